@@ -1,1 +1,192 @@
-//! To be written.
+//! The commands of bcd: one file a subcommand, each of which parses its flags, calls a module, and
+//! prints.
+//!
+//! Only this layer prints. A command returns its exit code or a [`Failure`]; [`dispatch`] prints a
+//! failure once, as "bcd join: what was tried: what went wrong", with the whole chain of causes on one
+//! line. Exit codes: 0 done, 1 failed, 2 refused (usage, configuration or input).
+
+pub mod flags;
+
+mod version;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use self::flags::{Command, Parsed};
+
+/// Where bcd looks for its configuration unless `--config` says otherwise.
+pub const DEFAULT_CONFIG: &str = "/etc/bcd/config.toml";
+
+static BCD: Command = Command::group(
+    "bcd",
+    "the node agent of a better-compute fleet",
+    &[version::COMMAND],
+);
+
+/// Runs bcd with the process's arguments, the program's name first.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    dispatch(&BCD, args)
+}
+
+/// Parses `args` under `root`, runs the command and prints what fails.
+pub fn dispatch(root: &'static Command, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let (path, failure) = match flags::parse(root, args) {
+        Ok(Parsed::Help(text)) => match print(&text) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(failure) => (root.name.to_owned(), failure),
+        },
+        Ok(Parsed::Run(run, args)) => match run(&args) {
+            Ok(code) => return code,
+            Err(failure) => (args.path, failure),
+        },
+        Err(refusal) => {
+            let hint = refusal.hint;
+            (refusal.path, Failure::refused(refusal.why).hint(hint))
+        }
+    };
+    failure.report(&path)
+}
+
+/// Why a command did not do what it was asked, and the exit code that says so.
+///
+/// Any error becomes a failure with exit code 1 through `?`.
+pub struct Failure {
+    code: u8,
+    error: Option<Box<dyn Error>>,
+    hint: String,
+}
+
+impl Failure {
+    /// Exit code 1: it was tried and did not work.
+    pub fn failed(error: impl Into<Box<dyn Error>>) -> Self {
+        Self {
+            code: 1,
+            error: Some(error.into()),
+            hint: String::new(),
+        }
+    }
+
+    /// Exit code 2: the usage, the configuration or the input is refused; nothing was tried.
+    pub fn refused(error: impl Into<Box<dyn Error>>) -> Self {
+        Self {
+            code: 2,
+            error: Some(error.into()),
+            hint: String::new(),
+        }
+    }
+
+    /// An exit code whose reason is already printed.
+    pub fn silent(code: u8) -> Self {
+        Self {
+            code,
+            error: None,
+            hint: String::new(),
+        }
+    }
+
+    /// Adds a second line: what to do instead.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Prints the failure to standard error and turns it into the exit code.
+    fn report(self, path: &str) -> ExitCode {
+        if let Some(error) = &self.error {
+            let mut text = format!("{path}: {}\n", chain(&**error));
+            if !self.hint.is_empty() {
+                text.push_str(&one_line(&self.hint));
+                text.push('\n');
+            }
+            // Nothing is left to say it to when standard error is gone.
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::failed(error)
+    }
+}
+
+/// An error and all its causes on one line, "a: b: c".
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    one_line(&text)
+}
+
+/// `text` with control characters as escapes: an error may quote what a peer sent, and that must
+/// neither break the line nor drive the terminal.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// Writes `text` to standard output at once.
+///
+/// # Errors
+/// A reader that went away (`bcd … | head`) ends the command quietly with exit code 1; any other
+/// failed write, such as a full disk, is an ordinary failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(1)),
+        Err(error) => Err(Failure::failed(format!(
+            "cannot write to standard output: {error}"
+        ))),
+    }
+}
+
+/// Writes one line to standard error: a warning that does not change the exit code.
+pub fn warn(path: &str, text: &str) {
+    let _ = io::stderr().write_all(format!("{path}: warning: {}\n", one_line(text)).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Layer(&'static str, Option<Box<Layer>>);
+
+    impl fmt::Display for Layer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Layer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|layer| layer as _)
+        }
+    }
+
+    #[test]
+    fn the_whole_chain_is_one_line() {
+        let error = Layer(
+            "cannot join",
+            Some(Box::new(Layer("gateway said\n\u{1b}[31mno", None))),
+        );
+        assert_eq!(chain(&error), "cannot join: gateway said\\n\\u{1b}[31mno");
+    }
+}

@@ -1,1 +1,2 @@
-//! To be written.
+//! The configuration: the strict TOML subset and the typed values.
+pub mod spelling;

@@ -1,0 +1,619 @@
+//! The command line, from one table a subcommand: what is parsed, what `--help` prints and what
+//! completions or man pages can be made from are the same [`Command`] values.
+//!
+//! Promises: an argument's *value* is never echoed, since somebody will paste a join token in the
+//! wrong place; a flag given twice, unknown, or without its value is refused, as is every argument the
+//! table does not ask for.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::cli::Failure;
+use crate::config::spelling::nearest;
+
+/// One flag: `--name VALUE`, `--name=VALUE`, or a switch.
+pub struct Flag {
+    /// Without the dashes.
+    pub name: &'static str,
+    /// What the value is called in `--help`; `None` makes the flag a switch.
+    pub value: Option<&'static str>,
+    pub help: &'static str,
+}
+
+impl Flag {
+    /// A flag that takes a value, `metavar` being its name in `--help` (`PATH`, `URL` …).
+    pub const fn value(name: &'static str, metavar: &'static str, help: &'static str) -> Self {
+        Self {
+            name,
+            value: Some(metavar),
+            help,
+        }
+    }
+
+    /// A flag that is there or not.
+    pub const fn switch(name: &'static str, help: &'static str) -> Self {
+        Self {
+            name,
+            value: None,
+            help,
+        }
+    }
+}
+
+/// What a command does.
+pub enum Action {
+    /// Runs with its parsed flags.
+    Run(fn(&Args) -> Result<ExitCode, Failure>),
+    /// Has subcommands only.
+    Group(&'static [Command]),
+}
+
+/// One command or group of commands.
+pub struct Command {
+    pub name: &'static str,
+    /// One line for the list of commands.
+    pub about: &'static str,
+    /// Further paragraphs for the command's own `--help`; may be empty.
+    pub details: &'static str,
+    /// The positional arguments, all required, by the name `--help` gives them.
+    pub positionals: &'static [&'static str],
+    /// A second line printed when an argument is refused that the table does not ask for; may be empty.
+    pub stray: &'static str,
+    pub flags: &'static [Flag],
+    pub action: Action,
+}
+
+impl Command {
+    /// A command without positional arguments.
+    pub const fn new(
+        name: &'static str,
+        about: &'static str,
+        flags: &'static [Flag],
+        run: fn(&Args) -> Result<ExitCode, Failure>,
+    ) -> Self {
+        Self {
+            name,
+            about,
+            details: "",
+            positionals: &[],
+            stray: "",
+            flags,
+            action: Action::Run(run),
+        }
+    }
+
+    /// A group of subcommands.
+    pub const fn group(name: &'static str, about: &'static str, commands: &'static [Self]) -> Self {
+        Self {
+            name,
+            about,
+            details: "",
+            positionals: &[],
+            stray: "",
+            flags: &[],
+            action: Action::Group(commands),
+        }
+    }
+
+    /// Sets the paragraphs of the command's own `--help`.
+    pub const fn details(mut self, details: &'static str) -> Self {
+        self.details = details;
+        self
+    }
+
+    /// Sets the positional arguments, all required.
+    pub const fn positionals(mut self, names: &'static [&'static str]) -> Self {
+        self.positionals = names;
+        self
+    }
+
+    /// Sets the second line of the refusal of a stray argument.
+    pub const fn stray(mut self, hint: &'static str) -> Self {
+        self.stray = hint;
+        self
+    }
+
+    /// The text of `--help`; `path` is the command with its parents, as in "bcd config check".
+    pub fn help(&self, path: &str) -> String {
+        let mut text = format!("{path}: {}\n\nUsage: {path}", self.about);
+        if let Action::Group(_) = self.action {
+            text.push_str(" COMMAND");
+        }
+        if !self.flags.is_empty() {
+            text.push_str(" [flags]");
+        }
+        for name in self.positionals {
+            text.push(' ');
+            text.push_str(name);
+        }
+        text.push('\n');
+        if !self.details.is_empty() {
+            text.push('\n');
+            text.push_str(self.details);
+            text.push('\n');
+        }
+        if let Action::Group(commands) = self.action {
+            text.push_str("\nCommands:\n");
+            let width = commands
+                .iter()
+                .map(|command| command.name.len())
+                .max()
+                .unwrap_or(0);
+            for command in commands {
+                let _ = writeln!(text, "  {:width$}  {}", command.name, command.about);
+            }
+            let _ = writeln!(text, "\n{path} COMMAND --help says more about one.");
+        }
+        if !self.flags.is_empty() {
+            text.push_str("\nFlags:\n");
+            let left: Vec<String> = self.flags.iter().map(flag_usage).collect();
+            let width = left.iter().map(String::len).max().unwrap_or(0);
+            for (usage, flag) in left.iter().zip(self.flags) {
+                let mut lines = flag.help.lines();
+                let _ = writeln!(text, "  {usage:width$}  {}", lines.next().unwrap_or(""));
+                for line in lines {
+                    let _ = writeln!(text, "  {:width$}  {line}", "");
+                }
+            }
+        }
+        text
+    }
+}
+
+fn flag_usage(flag: &Flag) -> String {
+    match flag.value {
+        Some(metavar) => format!("--{} {metavar}", flag.name),
+        None => format!("--{}", flag.name),
+    }
+}
+
+/// A command's parsed flags and arguments.
+pub struct Args {
+    /// The command with its parents, as in "bcd config check".
+    pub path: String,
+    given: Vec<(&'static str, String)>,
+    positionals: Vec<String>,
+    known: &'static [Flag],
+}
+
+impl Args {
+    /// The value of `--name`, if it was given.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        debug_assert!(
+            self.known
+                .iter()
+                .any(|flag| flag.name == name && flag.value.is_some()),
+            "--{name} is in no table"
+        );
+        self.given
+            .iter()
+            .find(|(given, _)| *given == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The value of `--name` as a path, or `default`.
+    pub fn path_or<'a>(&'a self, name: &str, default: &'a str) -> &'a Path {
+        Path::new(self.value(name).unwrap_or(default))
+    }
+
+    /// Whether the switch `--name` was given.
+    pub fn has(&self, name: &str) -> bool {
+        debug_assert!(
+            self.known
+                .iter()
+                .any(|flag| flag.name == name && flag.value.is_none()),
+            "--{name} is in no table"
+        );
+        self.given.iter().any(|(given, _)| *given == name)
+    }
+
+    /// The positional argument number `index`; the table's are always there.
+    pub fn positional(&self, index: usize) -> &str {
+        self.positionals.get(index).map_or("", String::as_str)
+    }
+}
+
+/// What the arguments ask for.
+pub enum Parsed {
+    /// Run this command with these arguments.
+    Run(fn(&Args) -> Result<ExitCode, Failure>, Args),
+    /// Print this text to standard output.
+    Help(String),
+}
+
+/// A refused command line: the command it happened in, and why.
+#[derive(Debug)]
+pub struct Refusal {
+    /// "bcd join", the prefix of the error.
+    pub path: String,
+    pub why: UsageError,
+    /// A second line, or empty.
+    pub hint: String,
+}
+
+/// Why a command line was refused. Never holds the value of an argument.
+#[derive(Debug, PartialEq, Eq)]
+pub enum UsageError {
+    NoCommand,
+    UnknownCommand,
+    UnknownFlag(Option<String>),
+    Repeated(&'static str),
+    NeedsValue(&'static str, &'static str),
+    TakesNoValue(&'static str),
+    NotUtf8,
+    NoPositionals,
+    Positionals { expected: &'static [&'static str] },
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCommand => write!(f, "needs a command"),
+            Self::UnknownCommand => write!(f, "no such command"),
+            Self::UnknownFlag(Some(name)) => write!(f, "unknown flag --{name}"),
+            Self::UnknownFlag(None) => write!(f, "unknown flag"),
+            Self::Repeated(name) => write!(f, "--{name} is given twice"),
+            Self::NeedsValue(name, metavar) => {
+                write!(f, "--{name} needs a value: --{name} {metavar}")
+            }
+            Self::TakesNoValue(name) => write!(f, "--{name} takes no value"),
+            Self::NotUtf8 => write!(f, "an argument is not UTF-8"),
+            Self::NoPositionals => write!(f, "takes no positional arguments"),
+            Self::Positionals { expected } => {
+                write!(f, "takes exactly these arguments: {}", expected.join(" "))
+            }
+        }
+    }
+}
+
+impl Error for UsageError {}
+
+/// Parses `args` (the program's name first) under `root`.
+///
+/// # Errors
+/// A [`Refusal`] for everything the tables do not ask for.
+pub fn parse(
+    root: &'static Command,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<Parsed, Refusal> {
+    let mut command = root;
+    let mut path = root.name.to_owned();
+    let mut args = args.into_iter().skip(1);
+    // Down the groups to the command that runs.
+    loop {
+        let Action::Group(commands) = command.action else {
+            break;
+        };
+        let word = match args.next() {
+            None => {
+                let hint = format!("{path} --help lists the commands");
+                return Err(Refusal {
+                    path,
+                    why: UsageError::NoCommand,
+                    hint,
+                });
+            }
+            Some(word) => word.into_string().unwrap_or_default(),
+        };
+        if is_help(&word) || word == "help" {
+            // "bcd help config check" and "bcd config --help" are the same request.
+            let mut shown = command;
+            while let (Action::Group(commands), Some(word)) = (&shown.action, args.next()) {
+                let Some(found) = commands.iter().find(|command| word == command.name) else {
+                    break;
+                };
+                shown = found;
+                path.push(' ');
+                path.push_str(found.name);
+            }
+            return Ok(Parsed::Help(shown.help(&path)));
+        }
+        let word = if word == "--version" {
+            "version"
+        } else {
+            word.as_str()
+        };
+        match commands.iter().find(|command| command.name == word) {
+            Some(found) => {
+                command = found;
+                path.push(' ');
+                path.push_str(found.name);
+            }
+            None => {
+                let hint = match nearest(word, commands.iter().map(|command| command.name)) {
+                    Some(name) => {
+                        format!("did you mean {path} {name}? {path} --help lists the commands")
+                    }
+                    None => format!("{path} --help lists the commands"),
+                };
+                return Err(Refusal {
+                    path,
+                    why: UsageError::UnknownCommand,
+                    hint,
+                });
+            }
+        }
+    }
+    let Action::Run(run) = command.action else {
+        return Err(Refusal {
+            path,
+            why: UsageError::NoCommand,
+            hint: String::new(),
+        });
+    };
+    match parse_flags(command, args) {
+        Ok(Some((given, positionals))) => Ok(Parsed::Run(
+            run,
+            Args {
+                path,
+                given,
+                positionals,
+                known: command.flags,
+            },
+        )),
+        Ok(None) => Ok(Parsed::Help(command.help(&path))),
+        Err(why) => {
+            let hint = match &why {
+                UsageError::NoPositionals if !command.stray.is_empty() => command.stray.to_owned(),
+                UsageError::UnknownFlag(Some(name)) => {
+                    match nearest(name, command.flags.iter().map(|flag| flag.name)) {
+                        Some(flag) => {
+                            format!("did you mean --{flag}? {path} --help lists the flags")
+                        }
+                        None => format!("{path} --help lists the flags"),
+                    }
+                }
+                _ => format!("{path} --help says how to use it"),
+            };
+            Err(Refusal { path, why, hint })
+        }
+    }
+}
+
+type Given = (Vec<(&'static str, String)>, Vec<String>);
+
+/// The flags and positionals of one command; `None` when help is asked for.
+fn parse_flags(
+    command: &'static Command,
+    args: impl Iterator<Item = OsString>,
+) -> Result<Option<Given>, UsageError> {
+    let mut given: Vec<(&'static str, String)> = Vec::new();
+    let mut positionals = Vec::new();
+    let mut only_positionals = false;
+    let mut args = args.peekable();
+    while let Some(arg) = args.next() {
+        let arg = arg.into_string().map_err(|_| UsageError::NotUtf8)?;
+        if only_positionals || arg == "-" || !arg.starts_with('-') {
+            positionals.push(arg);
+            continue;
+        }
+        if arg == "--" {
+            only_positionals = true;
+            continue;
+        }
+        if is_help(&arg) {
+            return Ok(None);
+        }
+        let Some(body) = arg.strip_prefix("--") else {
+            return Err(UsageError::UnknownFlag(None));
+        };
+        let (name, inline) = match body.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (body, None),
+        };
+        let flag = command
+            .flags
+            .iter()
+            .find(|flag| flag.name == name)
+            .ok_or_else(|| UsageError::UnknownFlag(printable_flag(name)))?;
+        if given.iter().any(|(earlier, _)| *earlier == flag.name) {
+            return Err(UsageError::Repeated(flag.name));
+        }
+        let value = match (flag.value, inline) {
+            (None, None) => String::new(),
+            (None, Some(_)) => return Err(UsageError::TakesNoValue(flag.name)),
+            (Some(_), Some(value)) => value,
+            (Some(metavar), None) => {
+                // The next argument, unless it is a flag itself: "--token-file --reset" is a slip.
+                let next = args.next_if(|next| !next.as_encoded_bytes().starts_with(b"--"));
+                let next = next.ok_or(UsageError::NeedsValue(flag.name, metavar))?;
+                next.into_string().map_err(|_| UsageError::NotUtf8)?
+            }
+        };
+        if flag.value.is_some() && value.is_empty() {
+            return Err(UsageError::NeedsValue(
+                flag.name,
+                flag.value.unwrap_or_default(),
+            ));
+        }
+        given.push((flag.name, value));
+    }
+    if positionals.len() != command.positionals.len() {
+        return Err(match command.positionals {
+            [] => UsageError::NoPositionals,
+            expected => UsageError::Positionals { expected },
+        });
+    }
+    Ok(Some((given, positionals)))
+}
+
+fn is_help(word: &str) -> bool {
+    word == "--help" || word == "-h"
+}
+
+/// The name when it looks like a flag's: short, lower-case letters, digits and dashes. A token pasted
+/// behind two dashes does not, and stays unprinted.
+fn printable_flag(name: &str) -> Option<String> {
+    let plain = name.len() <= 24
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b == b'-' || b.is_ascii_digit());
+    (plain && name.starts_with(|c: char| c.is_ascii_lowercase())).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(_: &Args) -> Result<ExitCode, Failure> {
+        Ok(ExitCode::SUCCESS)
+    }
+
+    static ROOT: Command = Command::group(
+        "bcd",
+        "test",
+        &[
+            Command::new(
+                "join",
+                "joins",
+                &[
+                    Flag::value("config", "PATH", "the file"),
+                    Flag::switch("reset", "first\nsecond"),
+                ],
+                run,
+            )
+            .stray("never from arguments"),
+            Command::group(
+                "nodes",
+                "lists",
+                &[Command::new("show", "shows", &[], run).positionals(&["NODE"])],
+            ),
+            Command::new("version", "says", &[], run),
+        ],
+    );
+
+    fn parse_words(words: &[&str]) -> Result<Parsed, Refusal> {
+        parse(
+            &ROOT,
+            std::iter::once("bcd")
+                .chain(words.iter().copied())
+                .map(OsString::from),
+        )
+    }
+
+    fn args(words: &[&str]) -> Args {
+        match parse_words(words) {
+            Ok(Parsed::Run(_, args)) => args,
+            Ok(Parsed::Help(_)) => panic!("help"),
+            Err(refusal) => panic!("{}", refusal.why),
+        }
+    }
+
+    fn refusal(words: &[&str]) -> Refusal {
+        match parse_words(words) {
+            Err(refusal) => refusal,
+            Ok(_) => panic!("accepted {words:?}"),
+        }
+    }
+
+    #[test]
+    fn both_forms_of_a_value_and_switches_are_read() {
+        assert_eq!(
+            args(&["join", "--config", "/x"]).value("config"),
+            Some("/x")
+        );
+        assert_eq!(
+            args(&["join", "--config=/x=y"]).value("config"),
+            Some("/x=y")
+        );
+        assert!(args(&["join", "--reset"]).has("reset"));
+        assert!(!args(&["join"]).has("reset"));
+        assert_eq!(args(&["join"]).path_or("config", "/d"), Path::new("/d"));
+        assert_eq!(args(&["nodes", "show", "node_1"]).positional(0), "node_1");
+        assert_eq!(args(&["nodes", "show", "--", "-x"]).positional(0), "-x");
+        assert_eq!(args(&["--version"]).path, "bcd version");
+    }
+
+    #[test]
+    fn every_slip_is_refused_by_name() {
+        let cases: [(&[&str], UsageError); 11] = [
+            (&[], UsageError::NoCommand),
+            (&["nodes"], UsageError::NoCommand),
+            (&["jion"], UsageError::UnknownCommand),
+            (
+                &["join", "--confg", "x"],
+                UsageError::UnknownFlag(Some("confg".into())),
+            ),
+            (&["join", "-c"], UsageError::UnknownFlag(None)),
+            (
+                &["join", "--reset", "--reset"],
+                UsageError::Repeated("reset"),
+            ),
+            (
+                &["join", "--config"],
+                UsageError::NeedsValue("config", "PATH"),
+            ),
+            (
+                &["join", "--config", "--reset"],
+                UsageError::NeedsValue("config", "PATH"),
+            ),
+            (
+                &["join", "--config="],
+                UsageError::NeedsValue("config", "PATH"),
+            ),
+            (&["join", "--reset=1"], UsageError::TakesNoValue("reset")),
+            (
+                &["nodes", "show"],
+                UsageError::Positionals {
+                    expected: &["NODE"],
+                },
+            ),
+        ];
+        for (words, want) in cases {
+            assert_eq!(refusal(words).why, want, "{words:?}");
+        }
+        assert!(refusal(&["jion"]).hint.contains("did you mean bcd join?"));
+        assert!(refusal(&["join", "--confg"]).hint.contains("--config"));
+    }
+
+    #[test]
+    fn a_token_in_the_wrong_place_is_never_echoed() {
+        const TOKEN: &str = "bcjt_jt_01secret";
+        let pasted: [&[&str]; 6] = [
+            &["join", TOKEN],
+            &[TOKEN],
+            &["join", "--bcjt_jt_01secret"],
+            &["join", "--token=bcjt_jt_01secret"],
+            &["join", "-tbcjt_jt_01secret"],
+            &["nodes", "show", "a", TOKEN],
+        ];
+        for words in pasted {
+            let refusal = refusal(words);
+            let text = format!(
+                "{} {} {} {:?}",
+                refusal.path, refusal.why, refusal.hint, refusal.why
+            );
+            assert!(!text.contains("bcjt"), "{text}");
+        }
+        let refusal = refusal(&["join", TOKEN]);
+        assert_eq!(refusal.why.to_string(), "takes no positional arguments");
+        assert_eq!(refusal.hint, "never from arguments");
+        assert_eq!(refusal.path, "bcd join");
+    }
+
+    #[test]
+    fn help_is_made_from_the_table_wherever_it_is_asked_for() {
+        for words in [
+            &["join", "--help"][..],
+            &["help", "join"],
+            &["join", "--reset", "-h"],
+        ] {
+            let Ok(Parsed::Help(text)) = parse_words(words) else {
+                panic!("{words:?}")
+            };
+            assert!(text.starts_with("bcd join: joins\n"), "{text}");
+            assert!(text.contains("  --config PATH  the file\n"), "{text}");
+            assert!(
+                text.contains("  --reset        first\n                 second\n"),
+                "{text}"
+            );
+        }
+        let Ok(Parsed::Help(text)) = parse_words(&["nodes", "--help"]) else {
+            panic!()
+        };
+        assert!(text.contains("show  shows"), "{text}");
+    }
+}
