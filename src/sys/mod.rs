@@ -1,1 +1,9 @@
-//! To be written.
+//! The kernel's edge: files that survive power loss, clocks, users, signals, random bytes, and
+//! what the machine says of itself. Syscalls go through rustix, and libc only where rustix has
+//! none. Besides `rt` this is the only place with `unsafe`.
+pub mod clock;
+pub mod fs;
+pub mod host;
+pub mod random;
+pub mod signal;
+pub mod user;

@@ -1,0 +1,390 @@
+//! Files that survive power loss at any instant and cannot be tricked out of their directory.
+//!
+//! A [`Dir`] is an open directory; everything else happens beneath it. A write goes to
+//! `NAME.new`, which is flushed, renamed over `NAME`, and the directory flushed: a reader finds
+//! the old bytes or the new, whole. A file has its final mode before its first byte. Symlinks are
+//! never followed, save by [`Dir::open_beneath`], and there never out of the directory. Only
+//! regular files are read or replaced, and reads have a bound.
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, flock,
+    fstat, fsync, mkdirat, openat, openat2, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+pub use error::{Cause, Error};
+
+mod beneath;
+mod error;
+
+/// An open directory, by the path it was opened at.
+pub struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// Keeps the directory to this process, until dropped or the process ends.
+pub struct Lock {
+    _fd: OwnedFd,
+}
+
+/// What a name in a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Regular,
+    Directory,
+    Symlink,
+    Other,
+}
+
+impl Dir {
+    /// Opens the directory at `path`.
+    ///
+    /// # Errors
+    /// It is missing, no directory, or not permitted.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = retry(|| openat(CWD, path, flags, Mode::empty()))
+            .map_err(|errno| Error::os("open the directory", path, errno))?;
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Opens the directory at `path`, made with `mode` when missing (and its parents with 0755).
+    /// The entry of each directory made is on the disk when this returns.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and what mkdir(2) says.
+    pub fn create(path: &Path, mode: u32) -> Result<Self, Error> {
+        match Self::open(path) {
+            Err(error) if error.is_missing() => {}
+            opened => return opened,
+        }
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Self::open(path);
+        };
+        let parent = if parent.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            parent
+        };
+        let parent = Self::create(parent, 0o755)?;
+        let failed = |errno| Error::os("create the directory", path, errno);
+        match retry(|| mkdirat(&parent.fd, name, Mode::from_raw_mode(mode))) {
+            // Somebody else was faster; their mode stands.
+            Err(Errno::EXIST) => return Self::open(path),
+            made => made.map_err(failed)?,
+        }
+        let dir = Self::open(path)?;
+        fchmod(&dir.fd, Mode::from_raw_mode(mode)).map_err(failed)?;
+        parent.sync()?;
+        Ok(dir)
+    }
+
+    /// The path this directory was opened at.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of `name` in this directory, for messages.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The bytes of the regular file `name`, at most `max` of them.
+    ///
+    /// # Errors
+    /// It is missing ([`Error::is_missing`]), a symlink or other than a regular file, longer
+    /// than `max`, or cannot be read.
+    pub fn read(&self, name: &str, max: usize) -> Result<Vec<u8>, Error> {
+        let file = self.open_file(name, OFlags::RDONLY, "open")?;
+        read_bounded(file, &self.join(name), max)
+    }
+
+    /// As [`read`](Self::read), with `None` for a missing file.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), but for a missing file.
+    pub fn read_optional(&self, name: &str, max: usize) -> Result<Option<Vec<u8>>, Error> {
+        match self.read(name, max) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a regular file by a relative path, following symlinks that stay beneath this
+    /// directory (as in a Kubernetes Secret volume, whose files lead through `..data`).
+    ///
+    /// # Errors
+    /// [`Cause::Escapes`] when the path or a symlink leads out of the directory; else as
+    /// [`read`](Self::read).
+    pub fn open_beneath(&self, path: &str) -> Result<File, Error> {
+        let shown = self.join(path);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = beneath::open(self.fd.as_fd(), Path::new(path), flags)
+            .map_err(|errno| Error::os("open", &shown, errno).escaping())?;
+        regular(fd, "open", &shown)
+    }
+
+    /// Replaces the file `name` by `bytes` with `mode`, so that after a crash at any instant it
+    /// holds either what it held or all of `bytes`. When this returns, the disk has them.
+    ///
+    /// # Errors
+    /// `name` is there and no regular file, or what the failing step's syscall says; then the
+    /// old file stands untouched (unless only the last flush of the directory failed).
+    pub fn write_atomic(&self, name: &str, bytes: &[u8], mode: u32) -> Result<(), Error> {
+        let path = self.join(name);
+        component(name, &path)?;
+        if let Some(kind) = self.kind(name)?
+            && kind != Kind::Regular
+        {
+            return Err(Error::new("replace", &path, Cause::NotRegular(kind)));
+        }
+        let new = format!("{name}.new");
+        let written = self
+            .write_new(&new, bytes, mode)
+            .and_then(|()| self.rename(&new, name));
+        if written.is_err()
+            && self
+                .kind(&new)
+                .is_ok_and(|kind| kind == Some(Kind::Regular))
+        {
+            // Best effort: a leftover is replaced by the next write anyway.
+            let _ = unlinkat(&self.fd, &new, AtFlags::empty());
+        }
+        written
+    }
+
+    /// Renames `from` to `to`, replacing a file `to`, and flushes the directory.
+    ///
+    /// # Errors
+    /// What renameat(2) or fsync(2) says.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        self.renamed(from, to, |from, to| renameat(&self.fd, from, &self.fd, to))
+    }
+
+    /// As [`rename`](Self::rename), but never onto a name that is there.
+    ///
+    /// # Errors
+    /// `to` is there ([`Error::is_there`]); else as [`rename`](Self::rename).
+    pub fn rename_new(&self, from: &str, to: &str) -> Result<(), Error> {
+        self.renamed(from, to, |from, to| {
+            match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+                // Filesystems without RENAME_NOREPLACE (some FUSE, old NFS).
+                Err(Errno::INVAL | Errno::NOSYS) => match self.stat(to) {
+                    Ok(_) => Err(Errno::EXIST),
+                    Err(Errno::NOENT) => renameat(&self.fd, from, &self.fd, to),
+                    Err(errno) => Err(errno),
+                },
+                done => done,
+            }
+        })
+    }
+
+    /// Whether anything is called `name` here, a dangling symlink included.
+    ///
+    /// # Errors
+    /// The directory cannot be searched.
+    pub fn exists(&self, name: &str) -> Result<bool, Error> {
+        Ok(self.kind(name)?.is_some())
+    }
+
+    /// What `name` is, or `None` when there is no such name. Symlinks are not followed.
+    ///
+    /// # Errors
+    /// The directory cannot be searched.
+    pub fn kind(&self, name: &str) -> Result<Option<Kind>, Error> {
+        let path = self.join(name);
+        component(name, &path)?;
+        match self.stat(name) {
+            Ok(stat) => Ok(Some(kind(stat.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::os("look at", &path, errno)),
+        }
+    }
+
+    /// Removes the file `name` (a symlink itself, never its target) and flushes the directory.
+    /// A missing file is no error.
+    ///
+    /// # Errors
+    /// `name` is a directory, or what unlinkat(2) or fsync(2) says.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.join(name);
+        component(name, &path)?;
+        match retry(|| unlinkat(&self.fd, name, AtFlags::empty())) {
+            Ok(()) => self.sync(),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::os("remove", &path, errno)),
+        }
+    }
+
+    /// Flushes the directory's names to the disk.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub fn sync(&self) -> Result<(), Error> {
+        match retry(|| fsync(&self.fd)) {
+            // Filesystems that cannot flush a directory (some FUSE) say so; nothing more to do.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(Error::os("flush the directory", &self.path, errno)),
+        }
+    }
+
+    /// Takes this directory for this process alone; it leaves no file behind, and a process
+    /// that dies lets go.
+    ///
+    /// # Errors
+    /// Another process has it ([`Error::is_locked`]).
+    pub fn lock(&self) -> Result<Lock, Error> {
+        let failed = |errno| Error::os("lock the directory", &self.path, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // An open of its own: a lock belongs to the open file, not to the descriptor.
+        let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(failed)?;
+        retry(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)).map_err(failed)?;
+        Ok(Lock { _fd: fd })
+    }
+
+    fn write_new(&self, new: &str, bytes: &[u8], mode: u32) -> Result<(), Error> {
+        let path = self.join(new);
+        let failed = |errno| Error::os("write", &path, errno);
+        let create = || {
+            self.open_file(
+                new,
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+                "create",
+            )
+        };
+        let mut file = match create() {
+            // A leftover of a crash: never reused, as its mode or owner may be another's.
+            Err(error) if error.is_there() => {
+                retry(|| unlinkat(&self.fd, new, AtFlags::empty()))
+                    .map_err(|errno| Error::os("remove", &path, errno))?;
+                create()?
+            }
+            opened => opened?,
+        };
+        fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?;
+        file.write_all(bytes)
+            .map_err(|error| Error::io("write", &path, error))?;
+        retry(|| fsync(&file)).map_err(|errno| Error::os("flush", &path, errno))
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags, operation: &'static str) -> Result<File, Error> {
+        let path = self.join(name);
+        component(name, &path)?;
+        // NONBLOCK: a FIFO in a file's place must not hang the open. It means nothing to files.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // The owner's bits only: the final mode comes by fchmod, which no umask thins out.
+        let mode = if flags.contains(OFlags::CREATE) {
+            Mode::RUSR | Mode::WUSR
+        } else {
+            Mode::empty()
+        };
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let opened = match retry(|| openat2(&self.fd, name, flags, mode, resolve)) {
+            // Before Linux 5.6, or hidden by a seccomp filter: a single component and
+            // O_NOFOLLOW cannot leave the directory either.
+            Err(Errno::NOSYS | Errno::PERM) => retry(|| openat(&self.fd, name, flags, mode)),
+            opened => opened,
+        };
+        match opened {
+            Ok(fd) => regular(fd, operation, &path),
+            Err(Errno::LOOP) => Err(Error::new(
+                operation,
+                &path,
+                Cause::NotRegular(Kind::Symlink),
+            )),
+            Err(errno) => Err(Error::os(operation, &path, errno)),
+        }
+    }
+
+    fn renamed(
+        &self,
+        from: &str,
+        to: &str,
+        rename: impl Fn(&str, &str) -> Result<(), Errno>,
+    ) -> Result<(), Error> {
+        component(from, &self.join(from))?;
+        component(to, &self.join(to))?;
+        retry(|| rename(from, to)).map_err(|errno| {
+            // The name at fault: the target when it is in the way, else the source.
+            let at_fault = if errno == Errno::EXIST { to } else { from };
+            Error::os("rename", &self.join(at_fault), errno)
+        })?;
+        self.sync()
+    }
+
+    fn stat(&self, name: &str) -> Result<rustix::fs::Stat, Errno> {
+        retry(|| statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW))
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Reads at most `max` bytes of `file`, whose `path` is for messages.
+///
+/// # Errors
+/// It is longer, or cannot be read.
+pub fn read_bounded(file: File, path: &Path, max: usize) -> Result<Vec<u8>, Error> {
+    let failed = |error| Error::io("read", path, error);
+    let size = file.metadata().map_err(failed)?.len();
+    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
+    // Room for all of it at once: bytes that may be secret leave no copies behind in the heap.
+    let mut bytes = Vec::with_capacity(usize::try_from(size.min(limit)).unwrap_or(max) + 1);
+    file.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > max {
+        return Err(Error::new("read", path, Cause::TooLarge { max }));
+    }
+    Ok(bytes)
+}
+
+/// A name must be one component: nothing here walks a path.
+fn component(name: &str, path: &Path) -> Result<(), Error> {
+    let bad = matches!(name, "" | "." | "..") || name.bytes().any(|byte| byte == b'/' || byte == 0);
+    if bad {
+        Err(Error::new("open", path, Cause::BadName))
+    } else {
+        Ok(())
+    }
+}
+
+fn regular(fd: OwnedFd, operation: &'static str, path: &Path) -> Result<File, Error> {
+    let stat = fstat(&fd).map_err(|errno| Error::os(operation, path, errno))?;
+    match kind(stat.st_mode) {
+        Kind::Regular => Ok(File::from(fd)),
+        other => Err(Error::new(operation, path, Cause::NotRegular(other))),
+    }
+}
+
+fn kind(mode: u32) -> Kind {
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Kind::Regular,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        _ => Kind::Other,
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
