@@ -1,5 +1,7 @@
-//! The parts of bcd, from the ground up. A module may use those above it in this list, never
-//! those below; docs/decisions.md says why.
+//! The parts of bcd. A module uses those of lower floors and its own, never a higher one's, and
+//! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
+//!
+//! Floors, lowest first: sys, rt, proto, wire, crypto, config, identity, attest, session, cli.
 pub mod attest;
 pub mod cli;
 pub mod config;

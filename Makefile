@@ -1,0 +1,55 @@
+# The targets below set up what they need on a Debian 12 that has rustup's toolchain (tools/packages.sh).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+# better-compute and all Rust tests share one profile and one set of features, so that no dependency is compiled twice.
+OPERATOR := --profile operator --features control-plane
+VENV := target/venv
+REQUIREMENTS := tests/requirements.txt
+
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: ## a node joins a control plane on this machine, before your eyes
+	@tools/packages.sh demo
+	@tools/demo.sh
+
+.PHONY: test
+test: ## all tests: units, and end to end with the static binaries
+	@tools/packages.sh test
+	@tools/test.sh
+
+.PHONY: static
+static: ## the bcd that ships, for amd64 and arm64, into dist/
+	@tools/packages.sh static
+	@tools/static.sh
+
+.PHONY: lint
+lint: ## formatting, clippy, shellcheck, dependencies, floors
+	@tools/packages.sh lint
+	@tools/lint.sh
+
+.PHONY: bench
+bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
+	@tools/packages.sh bench
+	@tools/build.sh
+	@$(VENV)/bin/python benches/join_vs_curl.py
+
+.PHONY: fmt
+fmt: ## format the sources
+	@cargo fmt --all
+
+.PHONY: clean
+clean: ## remove everything that was built
+	@rm -rf target dist
+
+$(VENV)/ready: $(REQUIREMENTS)
+	@tools/packages.sh test
+	@python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
+	@touch $@

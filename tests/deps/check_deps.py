@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Holds the dependency tree to deny.toml and tests/deps/budget.toml, with Python's own library alone.
+
+Checked over `cargo metadata`, for the musl targets that ship:
+licences, banned crates, sources, duplicate versions, the number of crates in bcd, fixed advisories,
+and yanked versions (cargo itself compares the lock file with the registry's index).
+
+Prints one line a check and, last, `N passed, N failed`; exits 1 when one failed.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGETS = ("x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl")
+REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
+
+
+def metadata(target, features):
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
+    if features:
+        command += ["--features", ",".join(features)]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+
+
+def tree(meta, kinds):
+    """The packages that bcd reaches over dependencies of the given kinds (None is a normal one)."""
+    nodes = {node["id"]: node for node in meta["resolve"]["nodes"]}
+    packages = {package["id"]: package for package in meta["packages"]}
+    root = next(p["id"] for p in meta["packages"] if p["name"] == "bcd" and p["source"] is None)
+    seen, todo = set(), [root]
+    while todo:
+        for dep in nodes[todo.pop()]["deps"]:
+            if dep["pkg"] not in seen and any(kind["kind"] in kinds for kind in dep["dep_kinds"]):
+                seen.add(dep["pkg"])
+                todo.append(dep["pkg"])
+    return sorted((packages[i] for i in seen), key=lambda p: (p["name"], p["version"]))
+
+
+def is_macro(package):
+    return any("proc-macro" in target["kind"] for target in package["targets"])
+
+
+def shipped(packages_meta):
+    """bcd's normal tree without derive macros and what only those use: what is linked."""
+    nodes = {node["id"]: node for node in packages_meta["resolve"]["nodes"]}
+    packages = {package["id"]: package for package in packages_meta["packages"]}
+    root = next(p["id"] for p in packages_meta["packages"] if p["name"] == "bcd" and p["source"] is None)
+    seen, todo = set(), [root]
+    while todo:
+        for dep in nodes[todo.pop()]["deps"]:
+            if dep["pkg"] in seen or is_macro(packages[dep["pkg"]]):
+                continue
+            if any(kind["kind"] is None for kind in dep["dep_kinds"]):
+                seen.add(dep["pkg"])
+                todo.append(dep["pkg"])
+    return [packages[i] for i in seen]
+
+
+def licence_allowed(expression, allowed):
+    """A small reader of SPDX expressions: OR needs one side, AND all; `/` is an old form of OR."""
+    tokens = expression.replace("/", " OR ").replace("(", " ( ").replace(")", " ) ").split()
+
+    def either(at):
+        value, at = both(at)
+        while at < len(tokens) and tokens[at] == "OR":
+            right, at = both(at + 1)
+            value = value or right
+        return value, at
+
+    def both(at):
+        value, at = one(at)
+        while at < len(tokens) and tokens[at] == "AND":
+            right, at = one(at + 1)
+            value = value and right
+        return value, at
+
+    def one(at):
+        if tokens[at] == "(":
+            value, at = either(at + 1)
+            return value, at + 1
+        name, at = tokens[at], at + 1
+        if at + 1 < len(tokens) and tokens[at] == "WITH":
+            name, at = f"{name} WITH {tokens[at + 1]}", at + 2
+        return name in allowed, at
+
+    return either(0)[0]
+
+
+def number(version):
+    return tuple(int(part) for part in version.split("+")[0].split("-")[0].split("."))
+
+
+def duplicates(packages):
+    versions = {}
+    for package in packages:
+        versions.setdefault(package["name"], set()).add(package["version"])
+    return {name: sorted(found) for name, found in versions.items() if len(found) > 1}
+
+
+def yanked():
+    """Cargo warns of yanked versions when it installs from a lock file; a dry run compiles nothing."""
+    run = subprocess.run(
+        ["cargo", "install", "-Zunstable-options", "--dry-run", "--locked", "--path", ".",
+         "--features", "control-plane", "--root", "target/index-check"],
+        cwd=ROOT, capture_output=True, text=True, env=dict(os.environ, RUSTC_BOOTSTRAP="1"))
+    lines = run.stderr.splitlines()
+    if run.returncode != 0:
+        return ["cargo could not compare the lock file with the index: " + (lines or ["no message"])[-1]]
+    return [line for line in lines if "is yanked in registry" in line]
+
+
+def main():
+    policy = tomllib.loads((ROOT / "deny.toml").read_text())
+    budget = tomllib.loads((ROOT / "tests/deps/budget.toml").read_text())
+    allowed = set(policy["licenses"]["allow"])
+    banned = {entry["crate"]: entry["reason"] for entry in policy["bans"]["deny"]}
+    skipped = [entry["crate"].split("@") for entry in policy["bans"]["skip"]]
+    results = []
+
+    def check(name, problems):
+        results.append(not problems)
+        print(f"{'FAILED' if problems else 'ok    '}  {name}")
+        for problem in problems:
+            print(f"        {problem}")
+
+    everything = {}
+    for target in TARGETS:
+        plain = metadata(target, [])
+        own = tree(plain, {None, "build"})
+        full = tree(metadata(target, ["control-plane", "fakehw"]), {None, "build", "dev"})
+        everything.update({p["id"]: p for p in full})
+        linked = shipped(plain)
+        arch = target.split("-")[0]
+        check(f"{arch}: no crate twice in bcd",
+              [f"{name}: {', '.join(v)}" for name, v in duplicates(own).items()])
+        unexplained = []
+        for name, versions in duplicates(full).items():
+            old = [v for v in versions
+                   if not any(s[0] == name and (v == s[1] or v.startswith(s[1] + ".")) for s in skipped)]
+            if len(old) > 1:
+                unexplained.append(f"{name}: {', '.join(versions)} (deny.toml, [bans] skip, names the exceptions)")
+        check(f"{arch}: no crate twice in better-compute and the tests, but those deny.toml excuses", unexplained)
+        limit = budget["bcd"]["max_crates"]
+        check(f"{arch}: bcd links {len(linked)} crates, at most {limit}",
+              [] if len(linked) <= limit else [", ".join(sorted(p["name"] for p in linked))])
+        limit = budget["bcd"]["max_crates_with_build"]
+        check(f"{arch}: {len(own)} crates build bcd, at most {limit}",
+              [] if len(own) <= limit else [", ".join(p["name"] for p in own)])
+
+    packages = sorted(everything.values(), key=lambda p: (p["name"], p["version"]))
+    unused = [f"{name}@{version}: deny.toml excuses a duplicate that is gone" for name, version in skipped
+              if not any(p["name"] == name and (p["version"] + ".").startswith(version + ".") for p in packages)]
+    check("every excuse in deny.toml is still needed", unused)
+    check("licences", [f"{p['name']} {p['version']}: {p['license'] or 'no licence given'}" for p in packages
+                       if not p["license"] or not licence_allowed(p["license"], allowed)])
+    check("banned crates", [f"{p['name']}: {banned[p['name']]}" for p in packages if p["name"] in banned])
+    check("sources", [f"{p['name']}: {p['source']}" for p in packages
+                      if p["source"] not in (None, REGISTRY)])
+    check("advisories known to this repository",
+          [f"{p['name']} {p['version']}: {a['id']}, {a['what']}; fixed in {a['fixed']}"
+           for a in budget["advisory"] for p in packages
+           if p["name"] == a["crate"] and number(p["version"]) < number(a["fixed"])])
+    check("yanked versions", yanked())
+
+    print(f"{results.count(True)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

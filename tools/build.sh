@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds what the demo, the tests and the benches run: the static bcd and better-compute.
+#
+#   tools/build.sh [--tests] [amd64|arm64]...     amd64 when no architecture is named
+#
+# --tests compiles the Rust tests too, in the same go, so that better-compute and the tests share
+# every dependency. The static builds run beside cargo's: their last step, the linker's whole-program
+# optimisation, keeps one core busy and leaves the other idle.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+what=(--bin better-compute)
+if [[ ${1:-} == --tests ]]; then
+  what=(--workspace --bins --tests --lib)
+  shift
+fi
+[[ $# -gt 0 ]] || set -- amd64
+
+tools/static.sh "$@" &
+static=$!
+trap 'kill "$static" 2>/dev/null || true' EXIT
+operator=0
+cargo build --locked --quiet --profile operator --features control-plane "${what[@]}" || operator=$?
+trap - EXIT
+wait "$static" || { echo "build: the static build failed" >&2; exit 1; }
+[[ $operator -eq 0 ]] || { echo "build: better-compute did not build" >&2; exit 1; }

@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# Builds the bcd that ships: dist/bcd_<version>_linux_<arch>, static, for musl.
+#
+#   tools/static.sh [amd64] [arm64]        both, side by side, when none is named
+#
+# Two toolchains can do it; the script takes the first that the machine has:
+#
+# 1. rustup's, when `rustup target add x86_64-unknown-linux-musl` (or aarch64-...) was run.
+# 2. Debian's own packages. Debian has no precompiled standard library for musl, but it packages
+#    the library's sources (rust-web-src), so `-Zbuild-std` compiles std along with bcd. That
+#    flag is open on a stable compiler through RUSTC_BOOTSTRAP, which is what it is for. rustc
+#    then expects start files and libc in a directory that rustup would ship; here Debian's
+#    musl-dev provides them, so the link line is spelled out:
+#      - link-self-contained=no, -nostartfiles, -nostdlib: nothing implicit, and above all not
+#        glibc's start files, which gcc would add by itself;
+#      - rcrt1.o relocates a static PIE at start (amd64); crt1.o starts a plain static program
+#        (arm64, where Debian's gcc cannot make a static PIE for musl);
+#      - -l:libc.a instead of -lc: rustc puts -Bdynamic before it, and -lc would then find
+#        libc.so, giving a "static" program that jumps through an empty table;
+#      - libgcc.a for the compiler's helper routines, libc.a again for what those need;
+#      - an empty libunwind.a: std asks for one, but with panic=abort nothing ever unwinds, and
+#        gcc's own unwinder needs a symbol that only glibc has.
+#    arm64 also needs the other architecture's musl-dev. It is unpacked beside the build and never
+#    installed: the machine's package database does not learn of a foreign architecture.
+#
+# Both builds are reproducible: SOURCE_DATE_EPOCH is the commit's time, and the paths of the
+# source tree, of cargo's registry and of the compiler's sources are remapped. Two compilers give
+# two binaries; the same compiler gives the same bytes in any directory.
+#
+# A binary enters dist/ by rename and only after it was checked, and an old one is removed before
+# the build starts: what lies there is never stale and never half written.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+[[ -n $version ]] || { echo "static: no version in Cargo.toml's [workspace.package]" >&2; exit 1; }
+if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
+  SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml)
+fi
+export SOURCE_DATE_EPOCH
+
+has_rustup_target() {
+  command -v rustup >/dev/null && rustup target list --installed 2>/dev/null | grep -qx "$1"
+}
+
+# musl's headers, libc.a and start files for arm64, from the archive this machine already uses.
+# apt runs on a private state directory, so neither root nor a foreign architecture is needed.
+arm64_sysroot() {
+  local dir=$root/target/static/arm64-sysroot
+  if [[ ! -e $dir/usr/lib/aarch64-linux-musl/libc.a ]]; then
+    local apt=$root/target/static/apt
+    rm -rf "$apt" "$dir"
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$dir"
+    : > "$apt/status"
+    local -a options=(-qq -o "Dir::State::Lists=$apt/lists" -o "Dir::State::status=$apt/status"
+      -o "Dir::Cache=$apt/cache" -o APT::Architecture=arm64 -o APT::Architectures::=arm64
+      -o APT::Sandbox::User= -o Acquire::Languages=none)
+    apt-get "${options[@]}" update >&2 || true
+    (cd "$apt" && apt-get "${options[@]}" download musl-dev:arm64 >&2)
+    dpkg -x "$apt"/musl-dev_*_arm64.deb "$dir"
+  fi
+  echo "$dir"
+}
+
+build() {
+  local arch=$1 target out
+  case $arch in
+    amd64) target=x86_64-unknown-linux-musl ;;
+    arm64) target=aarch64-unknown-linux-musl ;;
+  esac
+  out=dist/bcd_${version}_linux_$arch
+  rm -f "$out" "$out.new"
+
+  local cargo_home=${CARGO_HOME:-$HOME/.cargo} path=$PATH
+  local -a extra=()
+  local -a flags=(-C target-feature=+crt-static --remap-path-prefix="$root=/bcd"
+    --remap-path-prefix="$cargo_home=/cargo")
+  export CARGO_TARGET_DIR=$root/target/static/$arch
+
+  if has_rustup_target "$target"; then
+    local sysroot
+    sysroot=$(rustc --print sysroot)
+    flags+=(--remap-path-prefix="$sysroot=/rust")
+    if [[ $arch == amd64 ]]; then
+      export CC_x86_64_unknown_linux_musl=musl-gcc
+    else
+      export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=aarch64-linux-gnu-gcc
+      export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
+    fi
+  else
+    [[ -x /usr/bin/cargo && -x /usr/bin/rustc ]] || {
+      echo "static: neither rustup's target $target nor Debian's cargo is here: run tools/packages.sh static" >&2
+      return 1
+    }
+    path=/usr/bin:/bin
+    export RUSTC_BOOTSTRAP=1 RUSTC=/usr/bin/rustc
+    unset RUSTUP_TOOLCHAIN
+    extra=("-Zbuild-std=std,panic_abort" -Zbuild-std-features=)
+    local sysroot start musl sources
+    sysroot=$(/usr/bin/rustc --print sysroot)
+    sources=$(readlink -f "$sysroot/lib/rustlib/src/rust")
+    # The compiler calls its library's sources by the link under its sysroot or by their real place.
+    flags+=(--remap-path-prefix="$sysroot/lib/rustlib/src/rust=/rust" --remap-path-prefix="$sources=/rust")
+    mkdir -p target/static/empty
+    [[ -e target/static/empty/libunwind.a ]] || printf '!<arch>\n' > "target/static/empty/libunwind.a.$arch"
+    [[ -e target/static/empty/libunwind.a ]] || mv "target/static/empty/libunwind.a.$arch" target/static/empty/libunwind.a
+    flags+=(-C link-self-contained=no -L "$root/target/static/empty")
+    if [[ $arch == amd64 ]]; then
+      musl=/usr/lib/x86_64-linux-musl start=rcrt1.o
+      export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=gcc CC_x86_64_unknown_linux_musl=musl-gcc
+      flags+=(-C link-arg=-static-pie)
+    else
+      local arm64
+      arm64=$(arm64_sysroot)
+      musl=$arm64/usr/lib/aarch64-linux-musl start=crt1.o
+      export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=aarch64-linux-gnu-gcc
+      export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
+      local gcc_headers
+      gcc_headers=$(aarch64-linux-gnu-gcc -print-file-name=include)
+      export CFLAGS_aarch64_unknown_linux_musl="-nostdinc -isystem $gcc_headers -isystem $arm64/usr/include/aarch64-linux-musl"
+      flags+=(-C link-arg=-static)
+    fi
+    flags+=(-L "$musl" -C link-arg=-nostartfiles -C link-arg=-nostdlib
+      -C "link-arg=$musl/$start" -C "link-arg=$musl/crti.o" -C "link-arg=$musl/crtn.o"
+      -C link-arg=-l:libc.a -C link-arg=-l:libgcc.a -C link-arg=-l:libc.a)
+  fi
+
+  # \x1f between flags: a path with a space in it stays one argument.
+  local joined
+  joined=$(printf '%s\x1f' "${flags[@]}")
+  unset RUSTFLAGS
+  export CARGO_ENCODED_RUSTFLAGS=${joined%$'\x1f'}
+  PATH=$path cargo build --locked --release --bin bcd --target "$target" "${extra[@]}" || return 1
+
+  mkdir -p dist
+  cp "$CARGO_TARGET_DIR/$target/release/bcd" "$out.new"
+  local headers
+  headers=$(LC_ALL=C readelf -lWd "$out.new")
+  if grep -qE 'INTERP|\(NEEDED\)' <<< "$headers"; then
+    echo "static: the $arch binary is not static (it names an interpreter or a library)" >&2
+    rm -f "$out.new"
+    return 1
+  fi
+  mv "$out.new" "$out"
+  echo "$out $(stat -c %s "$out") bytes"
+}
+
+[[ $# -gt 0 ]] || set -- amd64 arm64
+for arch in "$@"; do
+  case $arch in
+    amd64 | arm64) rm -f "dist/bcd_${version}_linux_$arch"* ;;
+    *) echo "usage: $0 [amd64] [arm64]" >&2; exit 2 ;;
+  esac
+done
+
+# One subshell an architecture: their environments differ, their target directories too.
+declare -A jobs
+for arch in "$@"; do
+  mkdir -p target/static
+  (build "$arch") > "target/static/$arch.log" 2>&1 &
+  jobs[$arch]=$!
+done
+failed=0
+for arch in "$@"; do
+  if wait "${jobs[$arch]}"; then
+    tail -n 1 "target/static/$arch.log"
+  else
+    cat "target/static/$arch.log" >&2
+    echo "static: the $arch build failed" >&2
+    failed=1
+  fi
+done
+exit "$failed"

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# All tests: builds, then the Rust tests, then the labs under tests/ with the static binaries.
+#
+# The last line is `N passed, N failed`, over both. Exits non-zero when anything failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=tools/counts.sh
+. tools/counts.sh
+
+mkdir -p target
+venv=target/venv
+(make "$venv/ready" > target/venv.log 2>&1 || { cat target/venv.log >&2; exit 1; }) &
+python=$!
+tools/build.sh --tests amd64 arm64
+wait "$python" || { echo "test: no Python environment" >&2; exit 1; }
+rm -f target/venv.log
+
+status=0
+mkdir -p target
+cargo test --locked --quiet --workspace --profile operator --features control-plane --bins --tests --lib \
+  2>&1 | tee target/cargo-test.log || status=1
+# Documentation's examples are tests too; they need a run of their own.
+cargo test --locked --quiet --workspace --profile operator --features control-plane --doc \
+  2>&1 | tee -a target/cargo-test.log || status=1
+"$venv/bin/python" -m pytest tests 2>&1 | tee target/pytest.log || status=1
+
+count_cargo target/cargo-test.log
+count_pytest target/pytest.log
+# A run that died before it could count is one failure.
+[[ $status -eq 0 || $failed -gt 0 ]] || failed=1
+[[ $passed -gt 0 ]] || failed=$((failed + 1))
+echo "$passed passed, $failed failed"
+[[ $failed -eq 0 ]]
