@@ -1,0 +1,69 @@
+"""Envelopes (docs/protocol.md 4): DSSE over ECDSA P-256 with SHA-256."""
+
+import base64
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from . import pki, protos
+
+PURPOSES = {
+    "join-response": "protobuf",
+    "trust-bundle": "protobuf",
+    "node-spec": "protobuf",
+    "discovery-assertion": "protobuf",
+    "release-manifest": "json",
+}
+
+
+class Refused(Exception):
+    """An envelope that does not hold."""
+
+
+def payload_type(purpose: str) -> str:
+    return f"application/vnd.better-compute.{purpose}.v1+{PURPOSES[purpose]}"
+
+
+def pae(kind: str, payload: bytes) -> bytes:
+    name = kind.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(name), name, len(payload), payload)
+
+
+def sign(payload: bytes, purpose: str, key, *, kind: str | None = None) -> "protos.Envelope":
+    """`kind` overrides the payload type that is named and signed."""
+    kind = kind or payload_type(purpose)
+    signature = key.sign(pae(kind, payload), ec.ECDSA(hashes.SHA256()))
+    envelope = protos.Envelope(payload=payload, payload_type=kind)
+    envelope.signatures.add(sig=signature, keyid=pki.pin(key.public_key()))
+    return envelope
+
+
+def verify(envelope, purpose: str, keys) -> bytes:
+    """The payload, once one of `keys` has signed it for `purpose`."""
+    if envelope.payload_type != payload_type(purpose):
+        raise Refused(f"payload_type is {envelope.payload_type!r}, not the one of {purpose}")
+    if len(envelope.signatures) > 16:
+        raise Refused("more than 16 signatures")
+    signed = pae(envelope.payload_type, envelope.payload)
+    by_pin = {pki.pin(key): key for key in keys}
+    for signature in envelope.signatures:
+        key = by_pin.get(signature.keyid)
+        if key is None:
+            continue
+        try:
+            key.verify(signature.sig, signed, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            continue
+        return envelope.payload
+    raise Refused(f"no signature of a trusted key for {purpose}")
+
+
+def from_json(document: dict) -> "protos.Envelope":
+    """The envelope of its DSSE JSON, as bcd keeps it on disk."""
+    envelope = protos.Envelope(
+        payload=base64.b64decode(document["payload"], validate=True), payload_type=document["payloadType"]
+    )
+    for signature in document["signatures"]:
+        envelope.signatures.add(sig=base64.b64decode(signature["sig"], validate=True), keyid=signature["keyid"])
+    return envelope
