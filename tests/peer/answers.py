@@ -83,6 +83,14 @@ def _(service, node, csr, result):
     return _response(envelope)
 
 
+@_wrong("another signer that shows the pinned key")
+def _(service, node, csr, result):
+    envelope = dsse.sign(result.SerializeToString(), "join-response", pki.new_key())
+    envelope.signatures[0].keyid = pki.pin(service.signing_key)
+    envelope.signatures[0].public_key = pki.spki(service.signing_key)
+    return _response(envelope)
+
+
 @_wrong("no signature")
 def _(service, node, csr, result):
     envelope = dsse.sign(result.SerializeToString(), "join-response", service.signing_key)
@@ -94,7 +102,7 @@ def _(service, node, csr, result):
 def _(service, node, csr, result):
     envelope = dsse.sign(result.SerializeToString(), "join-response", service.signing_key)
     for _ in range(16):
-        envelope.signatures.add(sig=envelope.signatures[0].sig, keyid=envelope.signatures[0].keyid)
+        envelope.signatures.append(envelope.signatures[0])
     return _response(envelope)
 
 

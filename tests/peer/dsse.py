@@ -5,6 +5,7 @@ import base64
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from . import pki, protos
 
@@ -35,25 +36,24 @@ def sign(payload: bytes, purpose: str, key, *, kind: str | None = None) -> "prot
     kind = kind or payload_type(purpose)
     signature = key.sign(pae(kind, payload), ec.ECDSA(hashes.SHA256()))
     envelope = protos.Envelope(payload=payload, payload_type=kind)
-    envelope.signatures.add(sig=signature, keyid=pki.pin(key.public_key()))
+    envelope.signatures.add(sig=signature, keyid=pki.pin(key.public_key()), public_key=pki.spki(key))
     return envelope
 
 
-def verify(envelope, purpose: str, keys) -> bytes:
-    """The payload, once one of `keys` has signed it for `purpose`."""
+def verify(envelope, purpose: str, pins) -> bytes:
+    """The payload, once a key with one of `pins` has signed it for `purpose`."""
     if envelope.payload_type != payload_type(purpose):
         raise Refused(f"payload_type is {envelope.payload_type!r}, not the one of {purpose}")
     if len(envelope.signatures) > 16:
         raise Refused("more than 16 signatures")
     signed = pae(envelope.payload_type, envelope.payload)
-    by_pin = {pki.pin(key): key for key in keys}
     for signature in envelope.signatures:
-        key = by_pin.get(signature.keyid)
-        if key is None:
-            continue
         try:
+            key = load_der_public_key(signature.public_key)
+            if pki.spki(key) != signature.public_key or pki.pin(key) not in pins:
+                continue
             key.verify(signature.sig, signed, ec.ECDSA(hashes.SHA256()))
-        except InvalidSignature:
+        except (InvalidSignature, ValueError):
             continue
         return envelope.payload
     raise Refused(f"no signature of a trusted key for {purpose}")
@@ -65,5 +65,9 @@ def from_json(document: dict) -> "protos.Envelope":
         payload=base64.b64decode(document["payload"], validate=True), payload_type=document["payloadType"]
     )
     for signature in document["signatures"]:
-        envelope.signatures.add(sig=base64.b64decode(signature["sig"], validate=True), keyid=signature["keyid"])
+        envelope.signatures.add(
+            sig=base64.b64decode(signature["sig"], validate=True),
+            keyid=signature["keyid"],
+            public_key=base64.b64decode(signature.get("publicKey", ""), validate=True),
+        )
     return envelope

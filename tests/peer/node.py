@@ -13,7 +13,6 @@ import urllib.parse
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from . import dsse, hpke, pki, protos
 from .joinservice import INFO
@@ -118,14 +117,9 @@ class Node:
 
     def verify(self, envelope, request):
         """Every check of docs/protocol.md 5.3."""
-        pinned = self.config["join_signing_key_pin"]
-        # A pin names a key and does not hold it; the bundle inside carries it. Nothing is believed
-        # before the signature under the key with the pinned hash holds.
-        unverified = protos.JoinResult.FromString(envelope.payload)
-        bundle = protos.TrustBundle.FromString(unverified.trust_bundle.payload)
-        keys = [k for k in map(load_der_public_key, bundle.join_signing_keys) if pki.pin(k) == pinned]
-        result = protos.JoinResult.FromString(dsse.verify(envelope, "join-response", keys))
-        bundle = protos.TrustBundle.FromString(dsse.verify(result.trust_bundle, "trust-bundle", keys))
+        pins = {self.config["join_signing_key_pin"]}
+        result = protos.JoinResult.FromString(dsse.verify(envelope, "join-response", pins))
+        bundle = protos.TrustBundle.FromString(dsse.verify(result.trust_bundle, "trust-bundle", pins))
         if result.csr_sha256 != hashlib.sha256(request.csr).digest():
             raise Refused("the answer is for another CSR")
         chain = [x509.load_der_x509_certificate(c) for c in result.certificate_chain]

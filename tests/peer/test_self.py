@@ -1,10 +1,7 @@
 """The peer against its own Python node: what the tests of bcd lean on must itself be right."""
 
-import hashlib
-
 import grpc
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from . import answers, dsse, frontend, hpke, pki, protos
 from .node import Node, Refused
@@ -47,10 +44,10 @@ def test_an_envelope_holds_for_its_purpose_and_key_alone():
     key = pki.new_key()
     assert dsse.pae("a/b", b"hello") == b"DSSEv1 3 a/b 5 hello"
     envelope = dsse.sign(b"payload", "node-spec", key)
-    assert dsse.verify(envelope, "node-spec", [key.public_key()]) == b"payload"
-    for purpose, keys in (("trust-bundle", [key.public_key()]), ("node-spec", [pki.new_key().public_key()])):
+    assert dsse.verify(envelope, "node-spec", [pki.pin(key)]) == b"payload"
+    for purpose, pins in (("trust-bundle", [pki.pin(key)]), ("node-spec", [pki.pin(pki.new_key())])):
         with pytest.raises(dsse.Refused):
-            dsse.verify(envelope, purpose, keys)
+            dsse.verify(envelope, purpose, pins)
 
 
 def test_a_node_joins_and_the_same_key_joins_again(peer):
