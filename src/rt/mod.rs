@@ -1,1 +1,38 @@
-//! To be written.
+//! The runtime: one thread, one epoll loop, tasks that never leave it.
+//!
+//! What it promises:
+//! - [`block_on`] runs a future and everything it [`spawn`]s on the calling thread. With nothing to
+//!   do the loop sleeps in `epoll_wait` without a time-out: an idle process wakes up never.
+//! - Wakers are `Send + Sync` (h2 needs that). A wake-up from the loop's own thread is a queue push;
+//!   one from another thread writes an eventfd, once for any number of wake-ups before the loop looks.
+//! - Time is the monotonic clock's. A [`sleep`] or [`timeout`] that was dropped wakes nothing.
+//! - Nothing here blocks the loop: names are looked up, and everything else that blocks is run, on
+//!   threads ([`blocking`]); they talk to the loop through a bounded [`channel`].
+//!
+//! How the parts fit: `executor` owns the loop and the tasks, `reactor` the descriptors in epoll,
+//! `timer` the deadlines; `net` and [`tls`] are streams with tokio's io traits, which is what h2
+//! wants; `connect` finds the address that answers.
+//!
+//! What it refuses: threads of its own for tasks, work stealing, busy polling, periodic ticks.
+mod blocking;
+pub mod channel;
+mod connect;
+mod executor;
+mod net;
+mod reactor;
+mod select;
+mod signals;
+mod timer;
+pub mod tls;
+
+pub use crate::sys::signal::Signal;
+pub use blocking::{BlockingError, blocking};
+pub use channel::channel;
+pub(crate) use connect::Seconds;
+pub use connect::{Attempt, ConnectError, connect, connect_addresses, literal_address, resolve};
+pub use executor::{JoinHandle, block_on, epoll_returns, spawn, yield_now};
+pub use net::{TcpListener, TcpStream};
+pub use reactor::Readiness;
+pub use select::{Either, select};
+pub use signals::termination;
+pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};

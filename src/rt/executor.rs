@@ -1,0 +1,401 @@
+//! The loop and its tasks.
+//!
+//! A task is a slot with a boxed future and one `Arc<Wake>`; the wake carries the slot's number and
+//! whether the task is queued already, so that a task is in the ready queue at most once. The future
+//! itself never leaves the thread; only its `Wake` may be held and woken from others.
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::reactor::Reactor;
+use super::timer::Timers;
+
+/// Polls of tasks between two looks at epoll while there is always something ready.
+const POLLS_PER_LOOK: usize = 64;
+
+/// The slot number that stands for `block_on`'s own future.
+const ROOT: usize = usize::MAX;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Loop>>> = const { RefCell::new(None) };
+    /// The address of this thread's `Remote`, or 0: how a waker knows that it is at home.
+    static HOME: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What other threads see of a loop.
+pub(super) struct Remote {
+    woken: Mutex<Vec<Arc<Wake>>>,
+    event: OwnedFd,
+}
+
+/// Wakes one task. Held by wakers; outlives the task harmlessly.
+pub(super) struct Wake {
+    slot: usize,
+    queued: AtomicBool,
+    remote: Arc<Remote>,
+}
+
+impl std::task::Wake for Wake {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let home = HOME.try_with(Cell::get).unwrap_or(0) == Arc::as_ptr(&self.remote) as usize;
+        if home {
+            // A loop that is being torn down has no queue any more; nobody needs the wake then.
+            let _ = CURRENT.try_with(|current| {
+                if let Ok(current) = current.try_borrow()
+                    && let Some(current) = current.as_ref()
+                {
+                    current.ready.borrow_mut().push_back(self.clone());
+                }
+            });
+            return;
+        }
+        let remote = self.remote.clone();
+        let first = {
+            let mut woken = remote.woken.lock().unwrap_or_else(PoisonError::into_inner);
+            woken.push(self);
+            woken.len() == 1
+        };
+        if first {
+            // It can only fail when the counter is full, and then the loop is awake anyway.
+            let _ = rustix::io::write(&remote.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+struct Task {
+    wake: Arc<Wake>,
+    waker: Waker,
+    /// `None` while the task is being polled.
+    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+pub(super) struct Loop {
+    pub(super) reactor: Reactor,
+    pub(super) timers: Timers,
+    remote: Arc<Remote>,
+    ready: RefCell<VecDeque<Arc<Wake>>>,
+    tasks: RefCell<Vec<Option<Task>>>,
+    free: RefCell<Vec<usize>>,
+}
+
+/// The calling thread's loop.
+///
+/// # Panics
+/// Outside [`block_on`]: sockets, timers and tasks live in a loop.
+pub(super) fn current() -> Rc<Loop> {
+    CURRENT.with(|current| match current.borrow().as_ref() {
+        Some(current) => current.clone(),
+        None => panic!("this needs a loop: call it inside rt::block_on"),
+    })
+}
+
+/// The calling thread's loop, unless there is none (any more).
+pub(super) fn try_current() -> Option<Rc<Loop>> {
+    CURRENT
+        .try_with(|current| {
+            current
+                .try_borrow()
+                .ok()
+                .and_then(|current| current.clone())
+        })
+        .ok()
+        .flatten()
+}
+
+/// How often `epoll_wait` has returned on this thread's loop: what tests of idleness count.
+pub fn epoll_returns() -> u64 {
+    current().reactor.returns()
+}
+
+impl Loop {
+    fn new() -> std::io::Result<Rc<Loop>> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let reactor = Reactor::new(&event)?;
+        let remote = Arc::new(Remote {
+            woken: Mutex::new(Vec::new()),
+            event,
+        });
+        Ok(Rc::new(Loop {
+            reactor,
+            timers: Timers::default(),
+            remote,
+            ready: RefCell::default(),
+            tasks: RefCell::default(),
+            free: RefCell::default(),
+        }))
+    }
+
+    fn new_wake(&self, slot: usize) -> Arc<Wake> {
+        Arc::new(Wake {
+            slot,
+            queued: AtomicBool::new(true),
+            remote: self.remote.clone(),
+        })
+    }
+
+    fn insert(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        let mut tasks = self.tasks.borrow_mut();
+        let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            tasks.push(None);
+            tasks.len() - 1
+        });
+        let wake = self.new_wake(slot);
+        let waker = Waker::from(wake.clone());
+        self.ready.borrow_mut().push_back(wake.clone());
+        if let Some(place) = tasks.get_mut(slot) {
+            *place = Some(Task {
+                wake,
+                waker,
+                future: Some(future),
+            });
+        }
+    }
+
+    /// Polls the task that `wake` belongs to, unless that task is gone.
+    fn run(&self, wake: &Arc<Wake>) {
+        let (mut future, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(Some(task)) = tasks.get_mut(wake.slot) else {
+                return;
+            };
+            if !Arc::ptr_eq(&task.wake, wake) {
+                return;
+            }
+            let Some(future) = task.future.take() else {
+                return;
+            };
+            (future, task.waker.clone())
+        };
+        let done = future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready();
+        if done {
+            // Dropped before the slot is free: what it owns may still spawn or deregister.
+            drop(future);
+            let task = self
+                .tasks
+                .borrow_mut()
+                .get_mut(wake.slot)
+                .and_then(Option::take);
+            drop(task);
+            self.free.borrow_mut().push(wake.slot);
+        } else if let Some(Some(task)) = self.tasks.borrow_mut().get_mut(wake.slot) {
+            task.future = Some(future);
+        }
+    }
+
+    /// Waits until something can be done, or only looks when `look` is set.
+    fn turn(&self, look: bool) {
+        let deadline = if look { None } else { self.timers.next() };
+        let called = self.reactor.wait(look, deadline);
+        if called {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.remote.event, &mut count);
+            let woken = std::mem::take(
+                &mut *self
+                    .remote
+                    .woken
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+            self.ready.borrow_mut().extend(woken);
+        }
+        self.timers.fire();
+    }
+}
+
+/// Takes the loop off the thread, and its tasks with it, however `block_on` ends.
+struct Entered(Rc<Loop>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // Tasks may spawn others while they are dropped.
+        while !self.0.tasks.borrow().is_empty() {
+            self.0.free.borrow_mut().clear();
+            let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+            drop(tasks);
+        }
+        self.0.ready.borrow_mut().clear();
+        let gone = CURRENT.with(|current| current.borrow_mut().take());
+        drop(gone);
+        HOME.with(|home| home.set(0));
+    }
+}
+
+/// Runs `future` to its end on this thread, and all that it spawns until then. Tasks that still run
+/// when it ends are dropped.
+///
+/// # Panics
+/// When called inside another `block_on`, or when the kernel has no epoll instance to give.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let this = match Loop::new() {
+        Ok(this) => this,
+        Err(error) => panic!("cannot set up the event loop (epoll, eventfd): {error}"),
+    };
+    CURRENT.with(|current| {
+        let mut current = current.borrow_mut();
+        assert!(
+            current.is_none(),
+            "rt::block_on inside rt::block_on would stop the outer loop"
+        );
+        *current = Some(this.clone());
+    });
+    HOME.with(|home| home.set(Arc::as_ptr(&this.remote) as usize));
+    let entered = Entered(this.clone());
+    let root = this.new_wake(ROOT);
+    let waker = Waker::from(root.clone());
+    let mut cx = Context::from_waker(&waker);
+    this.ready.borrow_mut().push_back(root);
+    // The future is dropped before the loop leaves the thread: it may own sockets and timers.
+    let output = {
+        let mut future = pin!(future);
+        'turns: loop {
+            for _ in 0..POLLS_PER_LOOK {
+                let Some(wake) = this.ready.borrow_mut().pop_front() else {
+                    break;
+                };
+                wake.queued.store(false, Ordering::Release);
+                if wake.slot != ROOT {
+                    this.run(&wake);
+                } else if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    break 'turns output;
+                }
+            }
+            let look = !this.ready.borrow().is_empty();
+            this.turn(look);
+        }
+    };
+    drop(entered);
+    output
+}
+
+/// Where a finished task leaves its value.
+struct Slot<T> {
+    value: Option<T>,
+    finished: bool,
+    waiting: Option<Waker>,
+}
+
+/// Marks the slot finished even when the task is dropped before it ends.
+struct Finish<T>(Rc<RefCell<Slot<T>>>);
+
+impl<T> Drop for Finish<T> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut slot = self.0.borrow_mut();
+            slot.finished = true;
+            slot.waiting.take()
+        };
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+}
+
+/// The value a task will have. Dropping it lets the task run on; [`JoinHandle::cancel`] ends it.
+pub struct JoinHandle<T> {
+    slot: Rc<RefCell<Slot<T>>>,
+    cancel: Rc<Cell<Option<Waker>>>,
+    cancelled: Rc<Cell<bool>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Drops the task's future at the loop's next turn. A task that has finished stays finished.
+    pub fn cancel(&self) {
+        self.cancelled.set(true);
+        if let Some(waker) = self.cancel.take() {
+            waker.wake();
+        }
+    }
+
+    /// Whether the task has ended, by itself or cancelled.
+    pub fn is_finished(&self) -> bool {
+        self.slot.borrow().finished
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    /// `None` when the task was cancelled.
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut slot = self.slot.borrow_mut();
+        if slot.finished {
+            return Poll::Ready(slot.value.take());
+        }
+        slot.waiting = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinHandle")
+    }
+}
+
+/// Starts `future` as a task of this thread's loop.
+///
+/// # Panics
+/// Outside [`block_on`].
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+{
+    let slot = Rc::new(RefCell::new(Slot {
+        value: None,
+        finished: false,
+        waiting: None,
+    }));
+    let cancel = Rc::new(Cell::new(None));
+    let cancelled = Rc::new(Cell::new(false));
+    let finish = Finish(slot.clone());
+    let (task_cancel, task_cancelled) = (cancel.clone(), cancelled.clone());
+    current().insert(Box::pin(async move {
+        let value = {
+            let mut future = pin!(future);
+            poll_fn(|cx| {
+                if task_cancelled.get() {
+                    return Poll::Ready(None);
+                }
+                task_cancel.set(Some(cx.waker().clone()));
+                future.as_mut().poll(cx).map(Some)
+            })
+            .await
+        };
+        finish.0.borrow_mut().value = value;
+        drop(finish);
+    }));
+    JoinHandle {
+        slot,
+        cancel,
+        cancelled,
+    }
+}
+
+/// Lets the other ready tasks run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,269 @@
+//! TCP, with tokio's io traits.
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::reactor::Readiness;
+use super::timer::sleep;
+
+/// Connections the kernel holds for a listener until they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// How long a listener waits when the process or the host has no descriptors left.
+const EXHAUSTED: Duration = Duration::from_millis(100);
+
+/// A TCP connection in this thread's loop. Nagle's delay is off.
+pub struct TcpStream {
+    readiness: Readiness,
+    socket: StdStream,
+}
+
+impl TcpStream {
+    /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// When it cannot be made non-blocking or watched.
+    pub fn from_std(socket: StdStream) -> io::Result<TcpStream> {
+        socket.set_nonblocking(true)?;
+        // A socket that was closed meanwhile says EINVAL here; its first read says what happened.
+        let _ = socket.set_nodelay(true);
+        Ok(TcpStream {
+            readiness: Readiness::new(&socket)?,
+            socket,
+        })
+    }
+
+    /// Connects to one address, without a deadline of its own: see [`super::connect`].
+    ///
+    /// # Errors
+    /// The kernel's word: refused, unreachable, timed out.
+    pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+        let family = if address.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let connected = match rustix::net::connect(&socket, &address) {
+            Ok(()) => true,
+            Err(Errno::INPROGRESS) => false,
+            Err(error) => return Err(error.into()),
+        };
+        // Registered after connect: a socket that is not connecting yet reports a hang-up.
+        let readiness = Readiness::new(&socket)?;
+        let stream = TcpStream {
+            readiness,
+            socket: StdStream::from(socket),
+        };
+        if !connected {
+            poll_fn(|cx| {
+                stream
+                    .readiness
+                    .poll_write(cx, || match sockopt::socket_error(&stream.socket)? {
+                        Err(error) => Err(error.into()),
+                        Ok(()) if rustix::net::getpeername(&stream.socket).is_ok() => Ok(()),
+                        Ok(()) => Err(io::ErrorKind::WouldBlock.into()),
+                    })
+            })
+            .await?;
+        }
+        Ok(stream)
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// This end's address.
+    ///
+    /// # Errors
+    /// When the kernel refuses to say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// How long sent data may stay unacknowledged before the kernel drops the connection
+    /// (`TCP_USER_TIMEOUT`): a path that died silently is then noticed without a timer here.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_unacknowledged_limit(&self, limit: Duration) -> io::Result<()> {
+        let ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        Ok(sockopt::set_tcp_user_timeout(&self.socket, ms)?)
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.readiness.remove(&self.socket);
+    }
+}
+
+impl AsFd for TcpStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let socket = &this.socket;
+        let room = buf.remaining();
+        if room == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let read = this.readiness.poll_read(cx, || {
+            let bytes = buf.initialize_unfilled();
+            let (read, _) = rustix::net::recv(socket, bytes, RecvFlags::empty())?;
+            Ok(read)
+        });
+        match read {
+            Poll::Ready(Ok(read)) => {
+                buf.advance(read);
+                if 0 < read && read < room {
+                    this.readiness.drained();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let socket = &self.socket;
+        self.readiness.poll_write(cx, || {
+            Ok(rustix::net::send(socket, buf, SendFlags::NOSIGNAL)?)
+        })
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.socket.shutdown(std::net::Shutdown::Write) {
+            // The peer was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
+            other => Poll::Ready(other),
+        }
+    }
+}
+
+/// A listening socket in this thread's loop.
+pub struct TcpListener {
+    readiness: Readiness,
+    socket: StdListener,
+}
+
+impl TcpListener {
+    /// Listens on `address`. An IPv6 address serves IPv6 only: `[::]` and `0.0.0.0` may be
+    /// listened on together.
+    ///
+    /// # Errors
+    /// The kernel's word: in use, not available, not permitted.
+    pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+        let family = if address.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        TcpListener::from_std(StdListener::from(socket))
+    }
+
+    /// Takes over a listening socket.
+    ///
+    /// # Errors
+    /// When it cannot be made non-blocking or watched.
+    pub fn from_std(socket: StdListener) -> io::Result<TcpListener> {
+        socket.set_nonblocking(true)?;
+        Ok(TcpListener {
+            readiness: Readiness::new(&socket)?,
+            socket,
+        })
+    }
+
+    /// The address it listens on, with the port the kernel chose.
+    ///
+    /// # Errors
+    /// When the kernel refuses to say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The next connection. Connections that die before they are taken are passed over, and a lack
+    /// of descriptors is waited out.
+    ///
+    /// # Errors
+    /// Only when the listener itself is broken.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            let accepted =
+                poll_fn(|cx| self.readiness.poll_read(cx, || self.socket.accept())).await;
+            match accepted {
+                Ok((socket, peer)) => match TcpStream::from_std(socket) {
+                    Ok(stream) => return Ok((stream, peer)),
+                    Err(_) => sleep(EXHAUSTED).await,
+                },
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        sleep(EXHAUSTED).await;
+                    }
+                    Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP) => {
+                        return Err(error);
+                    }
+                    // accept(2): network errors of the new socket are passed on; treat them as
+                    // one connection less.
+                    _ => {}
+                },
+            }
+        }
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.readiness.remove(&self.socket);
+    }
+}
+
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
