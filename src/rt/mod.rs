@@ -14,6 +14,7 @@
 //! wants; `connect` finds the address that answers.
 //!
 //! What it refuses: threads of its own for tasks, work stealing, busy polling, periodic ticks.
+pub mod backoff;
 mod blocking;
 pub mod channel;
 mod connect;

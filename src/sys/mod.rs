@@ -4,6 +4,8 @@
 pub mod clock;
 pub mod fs;
 pub mod host;
+pub mod log;
 pub mod random;
 pub mod signal;
 pub mod user;
+pub mod utc;
