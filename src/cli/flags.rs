@@ -283,10 +283,7 @@ pub fn parse(
     let mut path = root.name.to_owned();
     let mut args = args.into_iter().skip(1);
     // Down the groups to the command that runs.
-    loop {
-        let Action::Group(commands) = command.action else {
-            break;
-        };
+    while let Action::Group(commands) = command.action {
         let word = match args.next() {
             None => {
                 let hint = format!("{path} --help lists the commands");

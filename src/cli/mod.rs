@@ -7,6 +7,7 @@
 
 pub mod flags;
 
+mod config;
 mod version;
 
 use std::error::Error;
@@ -15,15 +16,23 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use self::flags::{Command, Parsed};
+use self::flags::{Args, Command, Flag, Parsed};
+use crate::config::Config;
 
 /// Where bcd looks for its configuration unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/bcd/config.toml";
 
+/// `--config PATH`, for every command that reads the configuration; see [`load_config`].
+pub const CONFIG_FLAG: Flag = Flag::value(
+    "config",
+    "PATH",
+    "The configuration (default /etc/bcd/config.toml)",
+);
+
 static BCD: Command = Command::group(
     "bcd",
     "the node agent of a better-compute fleet",
-    &[version::COMMAND],
+    &[config::COMMAND, version::COMMAND],
 );
 
 /// Runs bcd with the process's arguments, the program's name first.
@@ -114,6 +123,14 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
+/// The configuration that `--config` names, or the default one.
+///
+/// # Errors
+/// It cannot be read, or is wrong: exit code 2.
+pub fn load_config(args: &Args) -> Result<Config, Failure> {
+    Config::load(args.path_or("config", DEFAULT_CONFIG)).map_err(Failure::refused)
+}
+
 /// An error and all its causes on one line, "a: b: c".
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -157,7 +174,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes one line to standard error: a warning that does not change the exit code.
 pub fn warn(path: &str, text: &str) {
-    let _ = io::stderr().write_all(format!("{path}: warning: {}\n", one_line(text)).as_bytes());
+    complain(path, &format!("warning: {text}"));
+}
+
+/// Writes one line to standard error, for a command that has several things to say before it fails.
+pub fn complain(path: &str, text: &str) {
+    // Nothing is left to say it to when standard error is gone.
+    let _ = io::stderr().write_all(format!("{path}: {}\n", one_line(text)).as_bytes());
 }
 
 #[cfg(test)]

@@ -172,11 +172,12 @@ impl fmt::Display for SyntaxError {
 
 impl Error for SyntaxError {}
 
-/// Parses a document.
+/// Parses a document. The names of `shared` may be a top-level key and a section at once, which TOML
+/// forbids; pass none for documents that any TOML reader takes.
 ///
 /// # Errors
 /// All slips, in the order of their lines.
-pub fn parse(bytes: &[u8]) -> Result<Document, Vec<SyntaxError>> {
+pub fn parse(bytes: &[u8], shared: &'static [&'static str]) -> Result<Document, Vec<SyntaxError>> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
@@ -196,7 +197,11 @@ pub fn parse(bytes: &[u8]) -> Result<Document, Vec<SyntaxError>> {
             what: Slip::ByteOrderMark,
         }]);
     }
-    let mut reader = Reader::default();
+    let mut reader = Reader {
+        shared,
+        document: Document::default(),
+        section: String::new(),
+    };
     reader
         .document
         .sections
@@ -233,8 +238,8 @@ pub fn parse(bytes: &[u8]) -> Result<Document, Vec<SyntaxError>> {
 
 type LineError = (Option<String>, Slip);
 
-#[derive(Default)]
 struct Reader {
+    shared: &'static [&'static str],
     document: Document,
     section: String,
 }
@@ -264,11 +269,9 @@ impl Reader {
             return Err(Slip::SectionName);
         }
         end_of_line(after, Slip::AfterSection)?;
-        if let Some(key) = self
-            .document
-            .sections
-            .get("")
-            .and_then(|top| top.items.get(name))
+        let top = self.document.sections.get("");
+        if let Some(key) = top.and_then(|top| top.items.get(name))
+            && !self.shared.contains(&name)
         {
             return Err(Slip::SectionIsKey { first: key.line });
         }
@@ -495,7 +498,7 @@ mod tests {
     use super::*;
 
     fn value(line: &str) -> Result<Value, Slip> {
-        match parse(format!("k = {line}\n").as_bytes()) {
+        match parse(format!("k = {line}\n").as_bytes(), &[]) {
             Ok(document) => Ok(document.sections[""].items["k"].value.clone()),
             Err(mut errors) => Err(errors.remove(0).what),
         }
@@ -603,11 +606,11 @@ mod tests {
             ("a = 1\n[a]", Slip::SectionIsKey { first: 1 }),
         ];
         for (text, want) in cases {
-            let errors = parse(text.as_bytes()).unwrap_err();
+            let errors = parse(text.as_bytes(), &[]).unwrap_err();
             assert_eq!(errors[0].what, want, "{text:?}");
         }
         assert_eq!(
-            parse(b"a = 1\nb = \xff").unwrap_err()[0],
+            parse(b"a = 1\nb = \xff", &[]).unwrap_err()[0],
             SyntaxError {
                 line: 2,
                 key: None,
@@ -615,14 +618,14 @@ mod tests {
             }
         );
         assert_eq!(
-            parse("\u{feff}a = 1".as_bytes()).unwrap_err()[0].what,
+            parse("\u{feff}a = 1".as_bytes(), &[]).unwrap_err()[0].what,
             Slip::ByteOrderMark
         );
     }
 
     #[test]
     fn every_slip_is_reported_with_its_line_and_key() {
-        let errors = parse(b"a = 1\nb = 1.5\n\n[s]\r\nc = yes\r\nd\n").unwrap_err();
+        let errors = parse(b"a = 1\nb = 1.5\n\n[s]\r\nc = yes\r\nd\n", &[]).unwrap_err();
         let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
             text,
@@ -633,17 +636,24 @@ mod tests {
             ]
         );
         assert_eq!(
-            parse("x\n".repeat(100).as_bytes()).unwrap_err().len(),
+            parse("x\n".repeat(100).as_bytes(), &[]).unwrap_err().len(),
             MAX_SYNTAX_ERRORS
         );
     }
 
     #[test]
     fn sections_crlf_and_a_missing_last_newline_are_fine() {
-        let document = parse(b"a=1\r\n[ s-1 ] # c\r\na = 'x'").unwrap();
+        let document = parse(b"a=1\r\n[ s-1 ] # c\r\na = 'x'", &[]).unwrap();
         assert_eq!(document.sections["s-1"].line, 2);
         assert_eq!(document.sections["s-1"].items["a"].line, 3);
         assert_eq!(document.sections[""].items["a"].value, Value::Integer(1));
-        assert_eq!(parse(b"").unwrap().sections.len(), 1);
+        assert_eq!(parse(b"", &[]).unwrap().sections.len(), 1);
+    }
+
+    #[test]
+    fn only_a_shared_name_may_be_key_and_section_at_once() {
+        assert!(parse(b"a = 1\n[a]", &["a"]).is_ok());
+        assert!(parse(b"b = 1\n[b]", &["a"]).is_err());
+        assert!(parse(b"a = 1\n[a]\n[a]", &["a"]).is_err());
     }
 }
