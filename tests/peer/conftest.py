@@ -1,6 +1,24 @@
+"""Fixtures of the peer's lab: `peer`, and `machine`, a bcd that joins it."""
+
+import os
+import pathlib
+
 import pytest
 
 from .gateway import Peer
+from .machine import Machine
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def bcd():
+    """BCD, else the static build, else the debug build. None of them fails the test."""
+    built = sorted((ROOT / "dist").glob("bcd_*_linux_amd64"))
+    for path in [os.environ.get("BCD"), *built, ROOT / "target" / "debug" / "bcd"]:
+        if path and pathlib.Path(path).exists():
+            return pathlib.Path(path)
+    pytest.fail("no bcd is built: run `make static` or `cargo build`, or set BCD")
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +39,32 @@ def peer(shared_peer):
     yield shared_peer
     shared_peer.faults.reset()
     shared_peer.frontend.drop_connections()
+
+
+@pytest.fixture
+def make_machine(peer, bcd, tmp_path):
+    """make_machine(**config) gives a Machine; a config value of None leaves the key out."""
+    made = []
+
+    def make(**config):
+        machine = Machine(bcd, peer, tmp_path / f"machine{len(made)}", **config)
+        made.append(machine)
+        return machine
+
+    yield make
+    for machine in made:
+        machine.kill()
+
+
+@pytest.fixture
+def machine(make_machine):
+    return make_machine()
+
+
+@pytest.fixture
+def node(machine):
+    """A machine that has joined, with `bcd node` running and its session connected."""
+    machine.join_well()
+    machine.start()
+    machine.peer.wait_session()
+    return machine

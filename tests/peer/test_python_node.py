@@ -1,0 +1,193 @@
+"""A node in Python, from docs/protocol.md alone, against this project's control plane."""
+
+import json
+import tomllib
+
+import grpc
+import pytest
+
+from . import pki, protos
+from .node import Node
+
+
+def node_of(dev) -> Node:
+    config = tomllib.loads((dev.dir / "config.toml").read_text())
+    return Node(config, json.loads((dev.dir / "join-encryption.jwk").read_text()))
+
+
+def states(dev, node):
+    return dev.state(node.result.node_id)
+
+
+def wait_state(dev, node, state):
+    import time
+
+    deadline = time.monotonic() + 10
+    while (seen := states(dev, node)) != state:
+        assert time.monotonic() < deadline, f"the control plane shows {seen}, not {state}"
+        time.sleep(0.05)
+
+
+def test_a_python_node_joins_and_holds_a_session(dev):
+    node = node_of(dev)
+    result = node.join(dev.token())
+    assert pki.is_id(result.node_id, "node")
+    assert states(dev, node) == "joining"
+    session = node.session()
+    welcome = session.receive().welcome
+    assert welcome.protocol_version == 1 and pki.is_id(welcome.session_id, "sess")
+    assert abs(welcome.server_time_ms - pki.now_ms()) < 60_000
+    assert states(dev, node) == "adopting"
+    for sequence in (1, 2, 3):
+        session.heartbeat(sequence)
+        assert session.receive().heartbeat.sequence == sequence
+    wait_state(dev, node, "connected")
+    session.half_close()
+    assert session.receive() == grpc.StatusCode.OK
+    wait_state(dev, node, "disconnected")
+    session.close()
+
+
+def test_the_same_key_gets_the_same_certificate_and_another_key_none(dev):
+    token = dev.token()
+    node = node_of(dev)
+    first, again = node.join(token), node.join(token)
+    assert list(first.certificate_chain) == list(again.certificate_chain)
+    assert first.node_id == again.node_id and first.csr_sha256 != again.csr_sha256
+    with pytest.raises(grpc.RpcError) as error:
+        node_of(dev).join(token)
+    assert error.value.code() == grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    "changes, code",
+    [
+        ({"role": 9}, "INVALID_ARGUMENT"),
+        ({"role": 0}, "INVALID_ARGUMENT"),
+        ({"csr": b"not a csr"}, "INVALID_ARGUMENT"),
+        ({"csr": b""}, "INVALID_ARGUMENT"),
+        ({"attestor": "hearsay"}, "INVALID_ARGUMENT"),
+        ({"attestor": ""}, "INVALID_ARGUMENT"),
+        ({"role": 2}, "PERMISSION_DENIED"),
+        ({"site": "elsewhere"}, "PERMISSION_DENIED"),
+        ({"sealed_token": None}, "INVALID_ARGUMENT"),
+        ({"sealed_token": protos.SealedToken(key_pin=pki.pin(pki.new_key()), enc=b"x" * 65, ciphertext=b"y" * 90)}, "FAILED_PRECONDITION"),
+        ({"claims": protos.HardwareClaims(hostname="x" * 257)}, "INVALID_ARGUMENT"),
+        ({"claims": protos.HardwareClaims(macs=["x"] * 65)}, "INVALID_ARGUMENT"),
+        ({"daemon_version": "v" * 70_000}, "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_by_its_code(dev, changes, code):
+    node = node_of(dev)
+    token = dev.token()
+    with pytest.raises(grpc.RpcError) as error:
+        node.call_join(node.request(token, **changes))
+    assert error.value.code().name == code, error.value.details()
+    assert error.value.details(), "a refusal says why"
+    assert node.join(token).node_id, "the token is not burnt"
+
+
+def test_a_csr_with_a_broken_signature_is_refused(dev):
+    node = node_of(dev)
+    request = node.request(dev.token())
+    csr = bytearray(request.csr)
+    csr[-1] ^= 1
+    with pytest.raises(grpc.RpcError) as error:
+        node.call_join(node.request(dev.token(), csr=bytes(csr)))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_token_sealed_for_another_csr_does_not_open(dev):
+    node = node_of(dev)
+    one, two = (node.request(dev.token()) for _ in range(2))
+    one.sealed_token.CopyFrom(two.sealed_token)
+    with pytest.raises(grpc.RpcError) as error:
+        node.call_join(one)
+    assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("text", ["", "bcjt_jt_01.short", "bcjt_" + pki.ulid("jt") + "." + "A" * 43, "\x00" * 90, "é"])
+def test_a_token_not_known_is_refused(dev, text):
+    node = node_of(dev)
+    with pytest.raises(grpc.RpcError) as error:
+        node.call_join(node.request(text))
+    assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_bytes_that_are_no_request_are_refused(dev):
+    node = node_of(dev)
+    for junk in (b"\xff" * 40, b"\x0a\x7f"):
+        with pytest.raises(grpc.RpcError) as error:
+            node.call_join(junk)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_session_needs_the_certificate_of_its_node(dev):
+    node = node_of(dev)
+    node.join(dev.token())
+    session = node.session(with_certificate=False)
+    assert session.receive() == grpc.StatusCode.UNAUTHENTICATED
+    session.close()
+    hello = protos.NodeFrame(hello=protos.Hello(node_id=pki.ulid("node"), protocol_versions=[1]))
+    session = node.session(hello=hello)
+    assert session.receive() == grpc.StatusCode.PERMISSION_DENIED
+    session.close()
+    session = node.session(hello=protos.NodeFrame(heartbeat=protos.Heartbeat(sequence=1)))
+    assert session.receive() == grpc.StatusCode.INVALID_ARGUMENT
+    session.close()
+
+
+def test_a_certificate_of_another_ca_opens_no_session(dev):
+    node = node_of(dev)
+    result = node.join(dev.token())
+    forged = pki.CA("forged").node_leaf(node.key.public_key(), [result.spiffe_id])
+    result.certificate_chain[:] = [pki.der(forged)]
+    session = node.session()
+    assert isinstance(ended := session.receive(), grpc.StatusCode) and ended != grpc.StatusCode.OK
+    session.close()
+    assert states(dev, node) == "joining"
+
+
+def test_a_second_session_replaces_the_first(dev):
+    node = node_of(dev)
+    node.join(dev.token())
+    one = node.session()
+    assert one.receive().WhichOneof("kind") == "welcome"
+    two = node.session()
+    assert two.receive().WhichOneof("kind") == "welcome"
+    assert one.receive() == grpc.StatusCode.ABORTED
+    two.heartbeat(1)
+    assert two.receive().heartbeat.sequence == 1
+    wait_state(dev, node, "connected")
+    one.close()
+    two.close()
+
+
+def test_a_node_without_a_common_version_must_upgrade(dev):
+    node = node_of(dev)
+    node.join(dev.token())
+    hello = protos.NodeFrame(hello=protos.Hello(node_id=node.result.node_id, protocol_versions=[7, 8]))
+    session = node.session(hello=hello)
+    welcome = session.receive().welcome
+    assert welcome.upgrade_required and welcome.protocol_version == 0
+    session.close()
+
+
+def test_frames_younger_than_the_gateway_are_skipped(dev):
+    node = node_of(dev)
+    node.join(dev.token())
+    session = node.session()
+    session.receive()
+    session.send(b"\xc2\x3e\x02hi")
+    session.heartbeat(1)
+    assert session.receive().heartbeat.sequence == 1
+    session.close()
+
+
+def test_a_deleted_node_is_refused(dev):
+    node = node_of(dev)
+    node.join(dev.token())
+    dev.run("nodes", "delete", node.result.node_id, "--yes")
+    session = node.session()
+    assert session.receive() == grpc.StatusCode.PERMISSION_DENIED
+    session.close()
