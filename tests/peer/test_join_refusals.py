@@ -76,6 +76,7 @@ def test_a_wrong_answer_is_refused(peer, machine, name):
         ("oversize", "large|big|limit|over|MiB|bytes"),
         ("length", "large|big|limit|over|MiB|bytes"),
         ("compressed", "compress"),
+        ("no-trailers", "without a status|no status"),
     ],
 )
 def test_an_answer_that_is_no_message_is_refused(peer, machine, fault, cause):
