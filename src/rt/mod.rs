@@ -23,6 +23,7 @@ mod net;
 mod reactor;
 mod select;
 mod signals;
+mod stream;
 mod timer;
 pub mod tls;
 
@@ -36,4 +37,8 @@ pub use net::{TcpListener, TcpStream};
 pub use reactor::Readiness;
 pub use select::{Either, select};
 pub use signals::termination;
+pub use stream::Stream;
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
+
+#[cfg(test)]
+mod tests;

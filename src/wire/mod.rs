@@ -3,5 +3,12 @@
 //! Everything from a peer is bounded (heads, bodies, messages, frames that cost work), every wait
 //! has a deadline, and a deadline that is missed names its phase. What is said, and by whom, is
 //! decided above: this layer knows neither keys nor sessions.
+mod dial;
 pub mod grpc;
+pub mod http1;
+mod phase;
+pub mod url;
 mod watched;
+
+pub use dial::TlsTarget;
+pub use phase::Phase;

@@ -14,7 +14,6 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::contract::{DecodeError, Message, Method};
@@ -22,14 +21,14 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderValue, Method as Verb, Request, Uri, header};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::frames::{Deframer, MESSAGE_LIMIT, frame, send};
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
+use crate::wire::dial::{self, DialError, TlsTarget};
+pub use crate::wire::phase::Phase;
+use crate::wire::url;
 use crate::wire::watched::Watched;
 
 /// Bytes of a stream a server may send before they are taken.
@@ -43,36 +42,6 @@ const SEND_BUFFER: usize = 32 * 1024;
 
 /// Bytes of all headers of an answer.
 const HEADER_LIST: u32 = 16 * 1024;
-
-/// How far a call came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Looking up the server's name.
-    Lookup,
-    /// The TCP connection.
-    Connect,
-    /// The TLS handshake.
-    Tls,
-    /// Waiting for the server's first HTTP/2 frame.
-    Settings,
-    /// Sending the request.
-    Request,
-    /// Waiting for, or reading, the answer.
-    Answer,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Phase::Lookup => "name look-up",
-            Phase::Connect => "connect",
-            Phase::Tls => "TLS handshake",
-            Phase::Settings => "HTTP/2 settings",
-            Phase::Request => "request",
-            Phase::Answer => "answer",
-        })
-    }
-}
 
 /// What ended a call.
 #[derive(Debug)]
@@ -129,14 +98,13 @@ impl CallError {
         CallError { phase, cause }
     }
 
-    fn connect(error: rt::ConnectError) -> CallError {
-        let phase = match &error {
-            rt::ConnectError::Lookup { .. } | rt::ConnectError::LookupTimedOut { .. } => {
-                Phase::Lookup
-            }
-            _ => Phase::Connect,
+    fn dial(error: DialError) -> CallError {
+        let phase = error.phase();
+        let cause = match error {
+            DialError::Connect(error) => Cause::Connect(error),
+            DialError::Tls(error) => Cause::Tls(error),
         };
-        CallError::new(phase, Cause::Connect(error))
+        CallError::new(phase, cause)
     }
 
     fn answer(status: Status) -> CallError {
@@ -207,7 +175,7 @@ pub struct Endpoint {
     pub port: u16,
     /// TLS, and the name the certificate must be for; `None` speaks plain HTTP/2. The
     /// configuration should offer `h2` by ALPN.
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub tls: Option<TlsTarget>,
     /// Deadlines of connecting.
     pub waits: Waits,
     /// The largest message, either way.
@@ -223,22 +191,6 @@ impl Endpoint {
             tls: None,
             waits: Waits::default(),
             message_limit: MESSAGE_LIMIT,
-        }
-    }
-
-    fn authority(&self) -> String {
-        let bare = self
-            .host
-            .strip_prefix('[')
-            .and_then(|h| h.strip_suffix(']'));
-        let host = bare.unwrap_or(&self.host);
-        let brackets = host.contains(':');
-        let usual = if self.tls.is_some() { 443 } else { 80 };
-        let (open, close) = if brackets { ("[", "]") } else { ("", "") };
-        if self.port == usual {
-            format!("{open}{host}{close}")
-        } else {
-            format!("{open}{host}{close}:{}", self.port)
         }
     }
 }
@@ -265,34 +217,33 @@ impl Client {
     /// [`CallError`] with the phase that failed or took too long. That the server says nothing in
     /// HTTP/2 is noticed by the first call, which waits for it anyway.
     pub async fn connect(endpoint: &Endpoint) -> Result<Client, CallError> {
-        let stream = rt::connect(&endpoint.host, endpoint.port, endpoint.waits.connect)
+        let Endpoint {
+            host, port, waits, ..
+        } = endpoint;
+        let stream = dial::dial(host, *port, endpoint.tls.as_ref(), waits.connect, waits.tls)
             .await
-            .map_err(CallError::connect)?;
-        Client::over(stream, endpoint).await
+            .map_err(CallError::dial)?;
+        Client::handshake(stream, endpoint).await
     }
 
-    /// As [`Client::connect`], over a connection that is there already.
+    /// As [`Client::connect`], over a TCP connection that is there already.
     ///
     /// # Errors
     /// As [`Client::connect`].
     pub async fn over(stream: rt::TcpStream, endpoint: &Endpoint) -> Result<Client, CallError> {
-        let Some((config, name)) = &endpoint.tls else {
-            return Client::handshake(stream, endpoint).await;
-        };
-        let offers = !config.alpn_protocols.is_empty();
-        let stream = rt::tls::client(stream, config.clone(), name.clone(), endpoint.waits.tls)
+        let stream = dial::secure(stream, endpoint.tls.as_ref(), endpoint.waits.tls)
             .await
-            .map_err(|error| CallError::new(Phase::Tls, Cause::Tls(error)))?;
-        if offers && stream.alpn() != Some(b"h2") {
-            return Err(CallError::new(Phase::Tls, Cause::NoHttp2));
-        }
+            .map_err(CallError::dial)?;
         Client::handshake(stream, endpoint).await
     }
 
-    async fn handshake<IO>(io: IO, endpoint: &Endpoint) -> Result<Client, CallError>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + 'static,
-    {
+    async fn handshake(io: rt::Stream, endpoint: &Endpoint) -> Result<Client, CallError> {
+        if let (Some((config, _)), rt::Stream::Tls(tls)) = (&endpoint.tls, &io)
+            && !config.alpn_protocols.is_empty()
+            && tls.alpn() != Some(b"h2")
+        {
+            return Err(CallError::new(Phase::Tls, Cause::NoHttp2));
+        }
         let io = Watched::new(io, false);
         let heard = io.heard();
         let settings = (
@@ -325,7 +276,7 @@ impl Client {
             } else {
                 "http"
             },
-            authority: endpoint.authority(),
+            authority: url::authority(&endpoint.host, endpoint.port, endpoint.tls.is_some()),
             message_limit: endpoint.message_limit,
             heard,
             settings,
