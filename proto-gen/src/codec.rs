@@ -189,10 +189,8 @@ pub enum MethodKind {
 
 /// One method of a service: where it is called, and with what.
 pub struct Method<Req, Resp> {
-    /// The HTTP/2 `:path`, `/bettercompute.v1.JoinService/Join`.
-    pub path: &'static str,
-    /// Which sides stream.
-    pub kind: MethodKind,
+    path: &'static str,
+    kind: MethodKind,
     messages: PhantomData<fn(Req) -> Resp>,
 }
 
@@ -217,6 +215,16 @@ impl<Req, Resp> Method<Req, Resp> {
             kind,
             messages: PhantomData,
         }
+    }
+
+    /// The HTTP/2 `:path`, `/bettercompute.v1.JoinService/Join`.
+    pub const fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// Which sides stream.
+    pub const fn kind(&self) -> MethodKind {
+        self.kind
     }
 
     /// One request, one response.

@@ -30,7 +30,7 @@ mod tests {
         assert_eq!(bytes[..12], *b"\x0a\x0ajoin-token");
         assert_eq!(JoinRequest::decode(&bytes), Ok(request));
         assert_eq!(
-            join_service::JOIN.path,
+            join_service::JOIN.path(),
             "/bettercompute.v1.JoinService/Join"
         );
     }

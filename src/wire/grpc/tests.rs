@@ -3,6 +3,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use proto_gen::codec::{Decoder, Fault, Fields, Value};
+
 use super::contract::{DecodeError, Message, Method};
 
 use super::client::{CallError, Cause, Client, Endpoint, Phase};
@@ -14,13 +16,17 @@ use crate::rt;
 #[derive(Default, Clone, PartialEq, Debug)]
 struct Raw(Vec<u8>);
 
-impl Message for Raw {
-    fn encoded_len(&self) -> usize {
-        self.0.len()
-    }
-    fn encode(&self, out: &mut Vec<u8>) {
+impl Fields for Raw {
+    fn encode_fields(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }
+    fn merge_field(&mut self, _: u32, _: Value<'_>, _: &mut Decoder) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl Message for Raw {
+    const NAME: &'static str = "test.Raw";
     fn decode(bytes: &[u8]) -> Result<Raw, DecodeError> {
         Ok(Raw(bytes.to_vec()))
     }
