@@ -8,6 +8,7 @@ use super::reader::{Reader, quoted};
 use super::url::Url;
 use super::values::{self, Cidr, Cluster, Listen};
 use crate::crypto::pin::Pin;
+use crate::sys::log::Level;
 
 /// Whether `http://` gateways are allowed, which only a fakehw build takes.
 pub(super) fn read_insecure(r: &mut Reader) -> bool {
@@ -46,15 +47,6 @@ impl Journal {
             max_events: r.integer("journal", "max_events", 10_000, 1, 10_000),
         }
     }
-}
-
-/// How much is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    Debug,
-    Info,
-    Warn,
-    Error,
 }
 
 /// `[log]`

@@ -6,6 +6,7 @@
 )]
 
 use super::*;
+use crate::sys::log::Level;
 
 const PIN: &str = "sha256/47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=";
 

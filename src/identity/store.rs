@@ -1,0 +1,725 @@
+//! `node.key` and `identity.json` in `data_dir`.
+//!
+//! The order of writes makes a crash harmless: `node.key` is on the disk before a join asks for its
+//! certificate, and `identity.json` replaces the former one in a single rename after the answer was
+//! verified. So a key without an identity is a join that did not end, and the next one takes the key up:
+//! the control plane then gives the same token the same certificate again.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::record::{self, Identity, RecordError};
+use crate::crypto::key::{self, NodeKey};
+use crate::sys::fs::{self, Dir};
+use crate::sys::user::{self, Account};
+use crate::sys::utc::Utc;
+
+/// The verified identity.
+pub const IDENTITY: &str = "identity.json";
+/// The node's private key.
+pub const KEY: &str = "node.key";
+/// The key of a renewal that has not ended.
+pub const NEXT_KEY: &str = "node.key.next";
+/// The node's journal.
+pub const JOURNAL: &str = "journal.db";
+
+/// The longest key file read.
+const MAX_KEY: usize = 16 << 10;
+/// What a key file starts with that holds the record of a key in the TPM.
+const TPM_KEY: &str = "-----BEGIN BCD TPM NODE KEY-----";
+/// The server's time is written down when it has moved on by this much: an hour.
+const SERVER_TIME_STEP_MS: u64 = 3_600_000;
+
+/// What `data_dir` holds.
+pub enum State {
+    /// Neither key nor identity.
+    NotJoined,
+    /// A key whose join did not end; the next join takes it up.
+    PendingKey(NodeKey),
+    /// An identity whose leaf certifies the key.
+    Joined(Box<Joined>),
+    /// Files that do not make an identity.
+    Damaged(Damage),
+}
+
+/// An identity that loads, and its key.
+pub struct Joined {
+    pub identity: Identity,
+    pub key: NodeKey,
+}
+
+/// Files that do not make an identity. `node.key` may still be good: then it is not among the files,
+/// and the next join takes it up.
+#[derive(Debug)]
+pub struct Damage {
+    /// The files at fault.
+    pub files: Vec<&'static str>,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Record(RecordError),
+    Key(key::Error),
+    KeyNotText,
+    KeyMissing,
+    KeyIsAnother,
+    NotAFile(fs::Error),
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            Why::Record(_) => write!(f, "{IDENTITY} is damaged"),
+            Why::Key(_) => write!(f, "{KEY} is damaged"),
+            Why::KeyNotText => write!(f, "{KEY} is damaged: it is empty or no text"),
+            Why::KeyMissing => write!(f, "{IDENTITY} is there and {KEY} is missing"),
+            Why::KeyIsAnother => write!(
+                f,
+                "the certificate in {IDENTITY} is not for the key in {KEY}"
+            ),
+            Why::NotAFile(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for Damage {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.why {
+            Why::Record(error) => Some(error),
+            Why::Key(error) => Some(error),
+            Why::NotAFile(error) => error.source(),
+            Why::KeyNotText | Why::KeyMissing | Why::KeyIsAnother => None,
+        }
+    }
+}
+
+/// Why the store could not be read or written. Nothing in it is damaged.
+#[derive(Debug)]
+pub enum StoreError {
+    File(fs::Error),
+    /// `identity.json` is of a newer bcd, in a form this one must not use.
+    Newer(RecordError),
+    /// `node.key` is the record of a key in the TPM, which this build cannot use.
+    TpmKey,
+    /// A file could not be given to the account of `[helper]`.
+    HandOver(&'static str, io::Error),
+    /// No free name was left to move a file aside to.
+    NoName(&'static str),
+}
+
+impl StoreError {
+    /// What a person can do about it, when that is plain.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::File(error) => error.remedy(),
+            Self::HandOver(..) => Some("run it as root"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Newer(_) => write!(f, "cannot use {IDENTITY}"),
+            Self::TpmKey => write!(
+                f,
+                "cannot use {KEY}: it names a key in the TPM, and this bcd has no TPM support"
+            ),
+            Self::HandOver(name, _) => write!(f, "cannot give {name} to the [helper] user"),
+            Self::NoName(name) => write!(f, "cannot move {name} aside: every name for it is taken"),
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Its text is the file error's own.
+            Self::File(error) => error.source(),
+            Self::Newer(error) => Some(error),
+            Self::HandOver(_, error) => Some(error),
+            Self::TpmKey | Self::NoName(_) => None,
+        }
+    }
+}
+
+impl From<fs::Error> for StoreError {
+    fn from(error: fs::Error) -> Self {
+        Self::File(error)
+    }
+}
+
+/// A file's old and new name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub from: &'static str,
+    pub to: String,
+}
+
+/// The identity's files in an open `data_dir`.
+pub struct Store {
+    dir: Dir,
+}
+
+impl Store {
+    /// Opens an existing `data_dir`.
+    ///
+    /// # Errors
+    /// It is missing, no directory, or not permitted.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self {
+            dir: Dir::open(data_dir)?,
+        })
+    }
+
+    /// Opens `data_dir`, made with mode 0700 when missing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and what mkdir(2) says.
+    pub fn create(data_dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self {
+            dir: Dir::create(data_dir, 0o700)?,
+        })
+    }
+
+    /// The directory itself.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// What the directory holds.
+    ///
+    /// A renewal that stored its certificate and died before it promoted `node.key.next` is finished
+    /// here, as far as the directory can be written.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is one that this version must leave alone.
+    pub fn load(&self) -> Result<State, StoreError> {
+        let key = self.load_key(KEY)?;
+        Ok(match (self.load_identity()?, key) {
+            (None, None) => State::NotJoined,
+            (None, Some(Ok(key))) => State::PendingKey(key),
+            (None, Some(Err(damage))) => State::Damaged(damage),
+            (Some(Err(mut damage)), key) => {
+                if let Some(Err(of_key)) = key {
+                    damage.files.extend(of_key.files);
+                }
+                State::Damaged(damage)
+            }
+            (Some(Ok(identity)), key) => self.matched(identity, key)?,
+        })
+    }
+
+    /// Writes the node key, 0600, before anything asks for its certificate.
+    ///
+    /// # Errors
+    /// It could not be written; the former file stands.
+    pub fn save_key(&self, key: &NodeKey) -> Result<(), StoreError> {
+        Ok(self.dir.write_atomic(KEY, key.to_pem().as_bytes(), 0o600)?)
+    }
+
+    /// Writes the identity, 0600. The machine has joined once this returns.
+    ///
+    /// # Errors
+    /// It could not be written; the former file stands.
+    pub fn save_identity(&self, identity: &Identity) -> Result<(), StoreError> {
+        Ok(self
+            .dir
+            .write_atomic(IDENTITY, identity.to_json().as_bytes(), 0o600)?)
+    }
+
+    /// Notes a later time that a server gave, so that a clock that jumps back revives no expired
+    /// certificate. Written down once an hour at most; `false` when that is not due.
+    ///
+    /// # Errors
+    /// It could not be written; the former file stands, and `identity` has the new time.
+    pub fn note_server_time(
+        &self,
+        identity: &mut Identity,
+        server_time_ms: u64,
+    ) -> Result<bool, StoreError> {
+        if server_time_ms < identity.server_time_ms.saturating_add(SERVER_TIME_STEP_MS) {
+            return Ok(false);
+        }
+        identity.server_time_ms = server_time_ms;
+        self.save_identity(identity)?;
+        Ok(true)
+    }
+
+    /// Moves damaged files to `NAME.corrupt-<UTC>`.
+    ///
+    /// # Errors
+    /// A file could not be renamed; those before it are moved.
+    pub fn set_aside(&self, damage: &Damage, now_ms: u64) -> Result<Vec<Moved>, StoreError> {
+        self.move_all(&damage.files, "corrupt", now_ms)
+    }
+
+    /// Moves the journal of an earlier identity to `journal.db.old-<UTC>`, if there is one.
+    ///
+    /// # Errors
+    /// It could not be renamed.
+    pub fn move_journal_aside(&self, now_ms: u64) -> Result<Option<Moved>, StoreError> {
+        Ok(self.move_all(&[JOURNAL], "old", now_ms)?.pop())
+    }
+
+    /// The files that [`reset`](Self::reset) would move.
+    ///
+    /// # Errors
+    /// The directory cannot be searched.
+    pub fn resettable(&self) -> Result<Vec<&'static str>, StoreError> {
+        let mut there = Vec::new();
+        // The keys first: a reset cut short must not leave a key that the next join would take up.
+        for name in [NEXT_KEY, KEY, IDENTITY, JOURNAL] {
+            if self.dir.exists(name)? {
+                there.push(name);
+            }
+        }
+        Ok(there)
+    }
+
+    /// Moves identity, keys and journal to `NAME.reset-<UTC>`, whichever are there. Nothing is deleted.
+    ///
+    /// # Errors
+    /// A file could not be renamed; those before it are moved.
+    pub fn reset(&self, now_ms: u64) -> Result<Vec<Moved>, StoreError> {
+        let there = self.resettable()?;
+        self.move_all(&there, "reset", now_ms)
+    }
+
+    /// Gives key and identity to the account of `[helper]`, whichever are there, so that the unprivileged
+    /// `bcd node` can read them. Only root can; a name that is a symlink changes hands itself.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn hand_over(&self, account: Account) -> Result<(), StoreError> {
+        for name in [KEY, IDENTITY] {
+            if self.dir.exists(name)? {
+                user::lchown(&self.dir.join(name), account)
+                    .map_err(|error| StoreError::HandOver(name, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The identity with the key its leaf certifies.
+    fn matched(
+        &self,
+        identity: Identity,
+        key: Option<Result<NodeKey, Damage>>,
+    ) -> Result<State, StoreError> {
+        let is_for = |key: &NodeKey| {
+            identity
+                .leaf()
+                .is_ok_and(|leaf| leaf.spki == key.spki_der())
+        };
+        let damage = match key {
+            Some(Ok(key)) if is_for(&key) => {
+                return Ok(State::Joined(Box::new(Joined { identity, key })));
+            }
+            Some(Ok(_)) => Damage {
+                files: vec![IDENTITY],
+                why: Why::KeyIsAnother,
+            },
+            Some(Err(mut damage)) => {
+                damage.files.push(IDENTITY);
+                damage
+            }
+            None => Damage {
+                files: vec![IDENTITY],
+                why: Why::KeyMissing,
+            },
+        };
+        match self.load_key(NEXT_KEY)? {
+            Some(Ok(key)) if is_for(&key) => {
+                // Only a tidying: where it fails, the next load finds the same.
+                let _ = self.dir.rename(NEXT_KEY, KEY);
+                Ok(State::Joined(Box::new(Joined { identity, key })))
+            }
+            _ => Ok(State::Damaged(damage)),
+        }
+    }
+
+    fn load_identity(&self) -> Result<Option<Result<Identity, Damage>>, StoreError> {
+        let bytes = match self.read(IDENTITY, record::MAX_LENGTH)? {
+            None => return Ok(None),
+            Some(Err(damage)) => return Ok(Some(Err(damage))),
+            Some(Ok(bytes)) => bytes,
+        };
+        match Identity::from_json(&bytes) {
+            Ok(identity) => Ok(Some(Ok(identity))),
+            Err(error @ RecordError::Newer(_)) => Err(StoreError::Newer(error)),
+            Err(error) => Ok(Some(Err(Damage {
+                files: vec![IDENTITY],
+                why: Why::Record(error),
+            }))),
+        }
+    }
+
+    fn load_key(&self, name: &'static str) -> Result<Option<Result<NodeKey, Damage>>, StoreError> {
+        let bytes = match self.read(name, MAX_KEY)? {
+            None => return Ok(None),
+            Some(Err(damage)) => return Ok(Some(Err(damage))),
+            Some(Ok(bytes)) => bytes,
+        };
+        let key = match std::str::from_utf8(&bytes) {
+            Ok(text) if text.contains(TPM_KEY) => return Err(StoreError::TpmKey),
+            Ok(text) if !text.trim().is_empty() => NodeKey::from_pem(text).map_err(Why::Key),
+            _ => Err(Why::KeyNotText),
+        };
+        Ok(Some(key.map_err(|why| Damage {
+            files: vec![name],
+            why,
+        })))
+    }
+
+    /// The bytes of a file; damage when something else than such a file stands there.
+    #[allow(clippy::type_complexity)]
+    fn read(
+        &self,
+        name: &'static str,
+        max: usize,
+    ) -> Result<Option<Result<Zeroizing<Vec<u8>>, Damage>>, StoreError> {
+        match self.dir.read_optional(name, max) {
+            Ok(bytes) => Ok(bytes.map(|bytes| Ok(Zeroizing::new(bytes)))),
+            Err(error)
+                if matches!(
+                    error.cause(),
+                    fs::Cause::NotRegular(_) | fs::Cause::TooLarge { .. }
+                ) =>
+            {
+                Ok(Some(Err(Damage {
+                    files: vec![name],
+                    why: Why::NotAFile(error),
+                })))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn move_all(
+        &self,
+        names: &[&'static str],
+        reason: &str,
+        now_ms: u64,
+    ) -> Result<Vec<Moved>, StoreError> {
+        let utc = Utc::from_ms(now_ms).compact();
+        let mut moved = Vec::new();
+        for from in names.iter().copied() {
+            match self.move_one(from, &format!("{from}.{reason}-{utc}")) {
+                Ok(to) => moved.push(Moved { from, to }),
+                Err(StoreError::File(error)) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Renames to `to`, or where that is taken (two in one second) to `to-2` and so on.
+    fn move_one(&self, from: &'static str, to: &str) -> Result<String, StoreError> {
+        for attempt in 1..100 {
+            let to = if attempt == 1 {
+                to.to_owned()
+            } else {
+                format!("{to}-{attempt}")
+            };
+            match self.dir.rename_new(from, &to) {
+                Ok(()) => return Ok(to),
+                Err(error) if error.is_there() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::NoName(from))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::record::tests::{certificate_of, identity_of};
+    use super::*;
+    use crate::sys::fs::tests::scratch;
+
+    /// 2026-09-26T11:42:00Z.
+    const NOW: u64 = 1_790_422_920_000;
+
+    fn store() -> Store {
+        Store::open(&scratch("identity")).unwrap()
+    }
+
+    fn write(store: &Store, name: &str, text: &str) {
+        std::fs::write(store.dir.join(name), text).unwrap();
+    }
+
+    fn names(store: &Store) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(store.dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn damage(store: &Store) -> Damage {
+        match store.load().unwrap() {
+            State::Damaged(damage) => damage,
+            _ => panic!("not damaged"),
+        }
+    }
+
+    #[test]
+    fn a_join_goes_from_nothing_over_a_key_to_an_identity() {
+        let store = store();
+        assert!(matches!(store.load().unwrap(), State::NotJoined));
+        let key = NodeKey::generate().unwrap();
+        store.save_key(&key).unwrap();
+        let State::PendingKey(pending) = store.load().unwrap() else {
+            panic!()
+        };
+        assert_eq!(pending.pin(), key.pin());
+        let identity = identity_of(&key);
+        store.save_identity(&identity).unwrap();
+        let State::Joined(joined) = store.load().unwrap() else {
+            panic!()
+        };
+        assert_eq!(joined.identity, identity);
+        assert_eq!(joined.key.pin(), key.pin());
+        for name in [KEY, IDENTITY] {
+            let mode = std::fs::metadata(store.dir.join(name))
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o7777, 0o600);
+        }
+    }
+
+    #[test]
+    fn every_damage_is_told_apart_and_names_the_files_at_fault() {
+        let key = NodeKey::generate().unwrap();
+        let good = identity_of(&key).to_json();
+        let pem = key.to_pem();
+        let other = NodeKey::generate().unwrap().to_pem();
+        let cases: [(Option<&str>, Option<&str>, &[&str], &str); 8] = [
+            (
+                Some(""),
+                Some(&pem),
+                &[IDENTITY],
+                "identity.json is damaged",
+            ),
+            (
+                Some(&good[..40]),
+                Some(&pem),
+                &[IDENTITY],
+                "identity.json is damaged",
+            ),
+            (
+                Some(&good),
+                None,
+                &[IDENTITY],
+                "identity.json is there and node.key is missing",
+            ),
+            (
+                Some(&good),
+                Some(&other),
+                &[IDENTITY],
+                "the certificate in identity.json is not for the key in node.key",
+            ),
+            (
+                Some(&good),
+                Some(""),
+                &[KEY, IDENTITY],
+                "node.key is damaged: it is empty or no text",
+            ),
+            (
+                None,
+                Some("-----BEGIN PRIVATE KEY-----\nAA"),
+                &[KEY],
+                "node.key is damaged",
+            ),
+            (
+                None,
+                Some(""),
+                &[KEY],
+                "node.key is damaged: it is empty or no text",
+            ),
+            (
+                Some("{}"),
+                Some("\0"),
+                &[IDENTITY, KEY],
+                "identity.json is damaged",
+            ),
+        ];
+        for (identity, key, files, text) in cases {
+            let store = store();
+            for (name, content) in [(IDENTITY, identity), (KEY, key)] {
+                if let Some(content) = content {
+                    write(&store, name, content);
+                }
+            }
+            let damage = damage(&store);
+            assert_eq!(damage.files, files, "{text}");
+            assert_eq!(damage.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_a_good_key_stays() {
+        let store = store();
+        let key = NodeKey::generate().unwrap();
+        store.save_key(&key).unwrap();
+        write(&store, IDENTITY, "");
+        let moved = store.set_aside(&damage(&store), NOW).unwrap();
+        assert_eq!(
+            moved,
+            [Moved {
+                from: IDENTITY,
+                to: "identity.json.corrupt-20260926T114200Z".to_owned()
+            }]
+        );
+        assert!(matches!(store.load().unwrap(), State::PendingKey(_)));
+        // Another one in the same second takes another name.
+        write(&store, IDENTITY, "x");
+        store.set_aside(&damage(&store), NOW).unwrap();
+        assert_eq!(
+            names(&store),
+            [
+                "identity.json.corrupt-20260926T114200Z",
+                "identity.json.corrupt-20260926T114200Z-2",
+                "node.key"
+            ]
+        );
+    }
+
+    #[test]
+    fn other_things_in_a_files_place_are_set_aside_too() {
+        let store = store();
+        std::fs::create_dir(store.dir.join(IDENTITY)).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", store.dir.join(KEY)).unwrap();
+        let damage = damage(&store);
+        assert_eq!(damage.files, [IDENTITY, KEY]);
+        store.set_aside(&damage, NOW).unwrap();
+        assert!(matches!(store.load().unwrap(), State::NotJoined));
+    }
+
+    #[test]
+    fn files_of_a_newer_bcd_are_refused_and_left_alone() {
+        let store = store();
+        let key = NodeKey::generate().unwrap();
+        store.save_key(&key).unwrap();
+        write(
+            &store,
+            IDENTITY,
+            &identity_of(&key)
+                .to_json()
+                .replace("\"version\": 1", "\"version\": 9"),
+        );
+        assert!(matches!(
+            store.load(),
+            Err(StoreError::Newer(RecordError::Newer(9)))
+        ));
+        write(
+            &store,
+            KEY,
+            &format!("{TPM_KEY}\nAA==\n-----END BCD TPM NODE KEY-----\n"),
+        );
+        assert!(matches!(store.load(), Err(StoreError::TpmKey)));
+    }
+
+    #[test]
+    fn a_renewal_cut_short_after_its_certificate_is_finished() {
+        let store = store();
+        let (old, new) = (NodeKey::generate().unwrap(), NodeKey::generate().unwrap());
+        store.save_key(&old).unwrap();
+        write(&store, NEXT_KEY, &new.to_pem());
+        let mut identity = identity_of(&old);
+        store.save_identity(&identity).unwrap();
+        assert!(
+            matches!(store.load().unwrap(), State::Joined(joined) if joined.key.pin() == old.pin())
+        );
+        identity.certificate_chain = vec![certificate_of(&new)];
+        store.save_identity(&identity).unwrap();
+        assert!(
+            matches!(store.load().unwrap(), State::Joined(joined) if joined.key.pin() == new.pin())
+        );
+        assert_eq!(names(&store), [IDENTITY, KEY]);
+    }
+
+    #[test]
+    fn a_reset_moves_everything_and_deletes_nothing() {
+        let store = store();
+        assert!(store.reset(NOW).unwrap().is_empty());
+        for name in [IDENTITY, KEY, NEXT_KEY, JOURNAL, "keep"] {
+            write(&store, name, name);
+        }
+        assert_eq!(
+            store.resettable().unwrap(),
+            [NEXT_KEY, KEY, IDENTITY, JOURNAL]
+        );
+        let moved = store.reset(NOW).unwrap();
+        assert_eq!(moved.len(), 4);
+        assert_eq!(
+            names(&store),
+            [
+                "identity.json.reset-20260926T114200Z",
+                "journal.db.reset-20260926T114200Z",
+                "keep",
+                "node.key.next.reset-20260926T114200Z",
+                "node.key.reset-20260926T114200Z"
+            ]
+        );
+        assert!(matches!(store.load().unwrap(), State::NotJoined));
+    }
+
+    #[test]
+    fn an_earlier_journal_is_moved_aside() {
+        let store = store();
+        assert_eq!(store.move_journal_aside(NOW).unwrap(), None);
+        write(&store, JOURNAL, "old");
+        let moved = store.move_journal_aside(NOW).unwrap().unwrap();
+        assert_eq!(moved.to, "journal.db.old-20260926T114200Z");
+        assert_eq!(names(&store), ["journal.db.old-20260926T114200Z"]);
+    }
+
+    #[test]
+    fn server_time_only_moves_forward_and_is_written_once_an_hour() {
+        let store = store();
+        let mut identity = identity_of(&NodeKey::generate().unwrap());
+        let start = identity.server_time_ms;
+        assert!(!store.note_server_time(&mut identity, start - 1).unwrap());
+        assert!(!store.note_server_time(&mut identity, start + 1000).unwrap());
+        assert!(
+            store
+                .note_server_time(&mut identity, start + SERVER_TIME_STEP_MS)
+                .unwrap()
+        );
+        assert_eq!(identity.server_time_ms, start + SERVER_TIME_STEP_MS);
+        assert_eq!(names(&store), [IDENTITY]);
+    }
+
+    #[test]
+    fn key_and_identity_are_handed_to_the_helpers_account() {
+        use std::os::unix::fs::MetadataExt;
+        if user::euid() != 0 {
+            return;
+        }
+        let store = store();
+        let account = Account { uid: 990, gid: 991 };
+        store.hand_over(account).unwrap();
+        let key = NodeKey::generate().unwrap();
+        store.save_key(&key).unwrap();
+        store.save_identity(&identity_of(&key)).unwrap();
+        store.hand_over(account).unwrap();
+        for name in [KEY, IDENTITY] {
+            let metadata = std::fs::metadata(store.dir.join(name)).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (990, 991));
+        }
+    }
+}
