@@ -10,8 +10,6 @@ use super::digest;
 use super::pin::Pin;
 use super::spki::PublicKey;
 
-pub use time::show_time;
-
 mod time;
 
 /// The longest certificate read.

@@ -23,8 +23,9 @@ use rustls::{CertificateError, DigitallySignedStruct, OtherError, SignatureSchem
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::certificate::{Certificate, show_time};
+use super::certificate::Certificate;
 use super::pin::Pin;
+use crate::sys::utc::Utc;
 
 /// The longest chain looked at.
 const MAX_CHAIN: usize = 8;
@@ -47,8 +48,8 @@ pub enum Failure {
     },
     /// The leaf does not chain to the pinned CA that was presented.
     NotIssued {
-        leaf: Presented,
-        ca: Presented,
+        leaf: Box<Presented>,
+        ca: Box<Presented>,
         reason: String,
     },
     /// The leaf is for other names.
@@ -136,8 +137,8 @@ impl PinnedCa {
             .fold(trusted, i64::max);
         let time = Duration::from_secs(u64::try_from(judged_at).unwrap_or(0));
         let not_issued = |reason: webpki::Error| Failure::NotIssued {
-            leaf: Presented::of(&leaf),
-            ca: Presented::of(ca),
+            leaf: Box::new(Presented::of(&leaf)),
+            ca: Box::new(Presented::of(ca)),
             reason: format!("{reason:?}"),
         };
         let entity = EndEntityCert::try_from(leaf_der).map_err(not_issued)?;
@@ -312,8 +313,8 @@ impl fmt::Display for Failure {
             } => write!(
                 f,
                 "the gateway's certificate \"{subject}\" expired at {}, and it is {} (trusted time)",
-                show_time(*not_after),
-                show_time(*judged_at)
+                Utc::from_seconds(*not_after),
+                Utc::from_seconds(*judged_at)
             ),
             Self::Malformed { position } => {
                 write!(

@@ -17,6 +17,7 @@ pub mod certificate;
 pub mod csr;
 pub mod der;
 pub mod digest;
+pub mod envelope;
 pub mod gateway_verifier;
 pub mod hpke;
 pub mod json;

@@ -1,5 +1,5 @@
 //! The times in certificates: UTCTime and GeneralizedTime in the one form RFC 5280 (4.1.2.5)
-//! allows, and Unix time shown to people.
+//! allows, as Unix seconds.
 use crate::crypto::der::{self, Error, Reader};
 
 /// Reads a Time as Unix seconds.
@@ -33,15 +33,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<i64, Error> {
     Ok(days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Unix seconds as `2026-03-01T12:00:00Z`.
-pub fn show_time(unix_seconds: i64) -> String {
-    let day = unix_seconds.div_euclid(86_400);
-    let second = unix_seconds.rem_euclid(86_400);
-    let (year, month, day) = date(day);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 fn two(tens: u8, ones: u8) -> Result<i64, Error> {
     match (tens, ones) {
         (b'0'..=b'9', b'0'..=b'9') => Ok(i64::from(tens - b'0') * 10 + i64::from(ones - b'0')),
@@ -70,24 +61,10 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// The inverse of [`days`].
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days.saturating_add(719_468);
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::utc::Utc;
 
     fn parse(tag: u8, text: &str) -> Result<i64, Error> {
         let bytes = der::element(tag, &[text.as_bytes()]);
@@ -130,7 +107,7 @@ mod tests {
             ),
         ] {
             assert_eq!(parse(tag, text), Ok(seconds), "{text}");
-            assert_eq!(show_time(seconds), shown);
+            assert_eq!(Utc::from_seconds(seconds).to_string(), shown);
         }
     }
 
@@ -139,7 +116,8 @@ mod tests {
         let (mut year, mut month, mut day) = (1890, 1, 1);
         for number in days(1890, 1, 1)..days(2210, 1, 1) {
             assert_eq!(days(year, month, day), number);
-            assert_eq!(date(number), (year, month, day));
+            let shown = Utc::from_seconds(number * 86_400).to_string();
+            assert_eq!(shown, format!("{year:04}-{month:02}-{day:02}T00:00:00Z"));
             day += 1;
             if day > days_in_month(year, month) {
                 (month, day) = (month + 1, 1);
@@ -178,7 +156,5 @@ mod tests {
             assert!(parse(der::GENERALIZED_TIME, text).is_err(), "{text}");
         }
         assert!(parse(der::OCTET_STRING, "240101000000Z").is_err());
-        show_time(i64::MAX);
-        show_time(i64::MIN);
     }
 }
