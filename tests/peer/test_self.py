@@ -237,3 +237,25 @@ def test_a_node_without_a_common_version_must_upgrade(peer):
     welcome = session.receive().welcome
     assert welcome.upgrade_required and welcome.protocol_version == 0
     session.close()
+
+
+def test_the_program_serves_a_node_from_the_files_it_writes(tmp_path):
+    import json
+    import pathlib
+    import subprocess
+    import sys
+    import tomllib
+
+    command = [sys.executable, "-m", "peer", "--dir", tmp_path / "fleet"]
+    where = pathlib.Path(__file__).resolve().parents[1]
+    with subprocess.Popen(command, cwd=where, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout.readline().startswith("listening on 127.0.0.1:")
+            assert program.stdout.readline().startswith("bcd join --config ")
+            config = tomllib.loads((tmp_path / "fleet" / "config.toml").read_text())
+            token = tmp_path / "fleet" / "token"
+            assert token.stat().st_mode & 0o777 == 0o600
+            node = Node(config, json.loads((tmp_path / "fleet" / "join-encryption.jwk").read_text()))
+            assert node.join(token.read_text().strip()).node_id
+        finally:
+            program.terminate()
