@@ -16,13 +16,13 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::contract::{DecodeError, Message, Method};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderValue, Method as Verb, Request, Uri, header};
+use proto_gen::codec::{DecodeError, Message, Method};
 
-use super::frames::{Deframer, MESSAGE_LIMIT, frame, send};
+use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, send};
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
@@ -297,7 +297,8 @@ impl Client {
         let framed = frame(request, self.target.message_limit)
             .map_err(|status| CallError::new(Phase::Request, Cause::Status(status)))?;
         let answer = self.unary_bytes(method.path(), framed, wait).await?;
-        R::decode(&answer).map_err(|error| CallError::new(Phase::Answer, Cause::Decode(error)))
+        decode(&answer, self.target.message_limit)
+            .map_err(|error| CallError::new(Phase::Answer, Cause::Decode(error)))
     }
 
     async fn unary_bytes(
@@ -604,7 +605,7 @@ impl<R: Message> Receiver<R> {
     pub async fn next(&mut self) -> Result<Option<R>, CallError> {
         match next_bytes(&mut self.incoming, &self.client, self.deadline).await? {
             None => Ok(None),
-            Some(message) => R::decode(message)
+            Some(message) => decode(message, self.client.target.message_limit)
                 .map(Some)
                 .map_err(|error| CallError::new(Phase::Answer, Cause::Decode(error))),
         }

@@ -8,9 +8,9 @@
 use std::future::poll_fn;
 use std::task::{Poll, ready};
 
-use super::contract::Message;
 use bytes::Bytes;
 use h2::SendStream;
+use proto_gen::codec::{DecodeError, Limits, Message};
 
 use super::status::{Code, Status};
 
@@ -28,32 +28,37 @@ const PIECE: usize = 16 * 1024;
 
 /// A message with its prefix.
 pub(super) fn frame<M: Message>(message: &M, limit: usize) -> Result<Bytes, Status> {
-    let length = message.encoded_len();
-    let mut bytes = prefixed(length, limit)?;
+    let mut bytes = vec![0; PREFIX];
     message.encode(&mut bytes);
-    Ok(Bytes::from(bytes))
+    prefixed(bytes, limit)
 }
 
 /// An encoded message with its prefix.
 pub(super) fn frame_bytes(message: &[u8], limit: usize) -> Result<Bytes, Status> {
-    let mut bytes = prefixed(message.len(), limit)?;
+    let mut bytes = Vec::with_capacity(PREFIX + message.len());
+    bytes.extend_from_slice(&[0; PREFIX]);
     bytes.extend_from_slice(message);
-    Ok(Bytes::from(bytes))
+    prefixed(bytes, limit)
 }
 
-fn prefixed(length: usize, limit: usize) -> Result<Vec<u8>, Status> {
-    match u32::try_from(length) {
-        Ok(short) if length <= limit => {
-            let mut bytes = Vec::with_capacity(PREFIX + length);
-            bytes.push(0);
-            bytes.extend_from_slice(&short.to_be_bytes());
-            Ok(bytes)
+/// Writes the length into the room left for it.
+fn prefixed(mut bytes: Vec<u8>, limit: usize) -> Result<Bytes, Status> {
+    let length = bytes.len().saturating_sub(PREFIX);
+    match (bytes.first_chunk_mut::<PREFIX>(), u32::try_from(length)) {
+        (Some([_, place @ ..]), Ok(short)) if length <= limit => {
+            *place = short.to_be_bytes();
+            Ok(Bytes::from(bytes))
         }
         _ => Err(Status::new(
             Code::ResourceExhausted,
             format!("the message to send has {length} bytes, the limit is {limit}"),
         )),
     }
+}
+
+/// Decodes a message that was allowed this length.
+pub(super) fn decode<M: Message>(bytes: &[u8], limit: usize) -> Result<M, DecodeError> {
+    M::decode_within(bytes, Limits::of_size(limit))
 }
 
 /// Puts messages together from pieces cut anywhere.

@@ -4,7 +4,6 @@
 //! refused with UNIMPLEMENTED. A message is at most [`MESSAGE_LIMIT`] bytes unless said otherwise,
 //! either way; senders wait for the peer's flow control and never buffer more than one message.
 pub mod client;
-pub mod contract;
 mod frames;
 pub mod server;
 mod status;

@@ -23,15 +23,15 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use super::contract::{Message, Method};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use proto_gen::codec::{Message, Method};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::frames::{Deframer, MESSAGE_LIMIT, frame, frame_bytes, poll_send_piece};
+use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, frame_bytes, poll_send_piece};
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, is_grpc};
 use crate::rt;
@@ -129,7 +129,8 @@ impl Router {
         A: Future<Output = Result<R, Status>> + 'static,
     {
         self.unary_bytes(method.path(), move |context, bytes| {
-            let answer = Q::decode(&bytes)
+            // Its length was judged when it came.
+            let answer = decode(&bytes, MESSAGE_LIMIT.max(bytes.len()))
                 .map_err(undecodable)
                 .map(|q| handler(context, q));
             async move { Ok(answer?.await?.encode_to_vec()) }
@@ -179,6 +180,7 @@ impl Router {
             move |context: Context, incoming: Incoming, outgoing: Outgoing, limits: &Limits| {
                 let receiver = Receiver {
                     incoming,
+                    limit: limits.message,
                     kind: PhantomData,
                 };
                 let sender = Sender {
@@ -192,7 +194,7 @@ impl Router {
     }
 }
 
-fn undecodable(error: super::contract::DecodeError) -> Status {
+fn undecodable(error: proto_gen::codec::DecodeError) -> Status {
     Status::new(
         Code::InvalidArgument,
         format!("the request cannot be decoded: {error}"),
@@ -255,6 +257,7 @@ impl Incoming {
 /// The client's messages.
 pub struct Receiver<Q> {
     incoming: Incoming,
+    limit: usize,
     kind: PhantomData<fn() -> Q>,
 }
 
@@ -265,9 +268,10 @@ impl<Q: Message> Receiver<Q> {
     /// # Errors
     /// A status to end the call with: the call broke, or the message is not acceptable.
     pub async fn next(&mut self) -> Result<Option<Q>, Status> {
+        let limit = self.limit;
         match self.incoming.next().await? {
             None => Ok(None),
-            Some(message) => Q::decode(message).map(Some).map_err(undecodable),
+            Some(message) => decode(message, limit).map(Some).map_err(undecodable),
         }
     }
 }
