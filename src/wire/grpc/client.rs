@@ -107,6 +107,15 @@ impl CallError {
         CallError::new(phase, cause)
     }
 
+    /// An answer whose message cannot be taken. Never RESOURCE_EXHAUSTED: that is a server's word for
+    /// passing trouble, and a message over the limit does not pass.
+    fn misframed(mut status: Status) -> CallError {
+        if status.code == Code::ResourceExhausted {
+            status.code = Code::Internal;
+        }
+        CallError::answer(status)
+    }
+
     fn answer(status: Status) -> CallError {
         CallError::new(Phase::Answer, Cause::Status(status))
     }
@@ -479,8 +488,8 @@ impl Incoming {
     /// again: nothing is lost between.
     async fn next(&mut self) -> Result<Option<&[u8]>, CallError> {
         loop {
-            if self.frames.has_next().map_err(CallError::answer)? {
-                return self.frames.next().map_err(CallError::answer);
+            if self.frames.has_next().map_err(CallError::misframed)? {
+                return self.frames.next().map_err(CallError::misframed);
             }
             match &mut self.state {
                 State::Waiting(answer) => {

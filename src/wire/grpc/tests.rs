@@ -297,7 +297,7 @@ fn messages_above_the_limit_are_refused_on_both_sides() {
         let (_sender, mut receiver) = client.stream(&POUR, None).await.unwrap();
         assert_eq!(
             receiver.next().await.unwrap_err().code(),
-            Code::ResourceExhausted
+            Code::Internal
         );
     });
 }
