@@ -295,10 +295,7 @@ fn messages_above_the_limit_are_refused_on_both_sides() {
         };
         let client = Client::connect(&small).await.unwrap();
         let (_sender, mut receiver) = client.stream(&POUR, None).await.unwrap();
-        assert_eq!(
-            receiver.next().await.unwrap_err().code(),
-            Code::Internal
-        );
+        assert_eq!(receiver.next().await.unwrap_err().code(), Code::Internal);
     });
 }
 
