@@ -26,3 +26,6 @@ pub mod key;
 pub mod pem;
 pub mod pin;
 pub mod spki;
+
+#[cfg(test)]
+mod hostile;

@@ -6,6 +6,8 @@ use std::path::Path;
 
 /// The most network cards named, lest a host with thousands of interfaces fill the request.
 const MAX_MACS: usize = 64;
+/// The longest text, in bytes; docs/protocol.md refuses longer ones.
+const MAX_TEXT: usize = 256;
 
 /// The facts; empty or 0 where the machine does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,23 +72,24 @@ fn facts_below(root: &Path) -> Facts {
     }
 }
 
-/// The first line of a small file, without its blanks, NULs and what is not text.
+/// The first line of a small file, at most 256 bytes, without blanks around it and control
+/// characters in it.
 fn line(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
         // A file that fails half-way says nothing.
-        if file.take(256).read_to_end(&mut bytes).is_err() {
+        if file.take(MAX_TEXT as u64).read_to_end(&mut bytes).is_err() {
             bytes.clear();
         }
     }
     let text = String::from_utf8_lossy(&bytes);
     let first = text.split(['\n', '\0']).next().unwrap_or_default();
-    first
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect::<String>()
-        .trim()
-        .to_owned()
+    let mut text: String = first.chars().filter(|c| !c.is_control()).collect();
+    // What was no text has grown in becoming some.
+    while text.len() > MAX_TEXT {
+        text.pop();
+    }
+    text.trim().to_owned()
 }
 
 fn macs(net: &Path) -> Vec<String> {
@@ -166,6 +169,9 @@ mod tests {
         assert_eq!(facts.machine_id, "0123456789abcdef0123456789abcdef");
         assert_eq!(facts.system_vendor, "Supermicro");
         assert_eq!(facts.system_product.len(), 256);
+        put(&root, "sys/class/dmi/id/product_serial", "");
+        std::fs::write(root.join("sys/class/dmi/id/product_serial"), [0xff; 256]).unwrap();
+        assert_eq!(facts_below(&root).system_serial.len(), 255);
         assert_eq!(facts.system_uuid, "abcd-ef");
         assert_eq!(facts.system_serial, "4711");
         assert_eq!(facts.cpus, 5);

@@ -1,6 +1,16 @@
 //! The kernel's edge: files that survive power loss, clocks, users, signals, random bytes, and
 //! what the machine says of itself. Syscalls go through rustix, and libc only where rustix has
 //! none. Besides `rt` this is the only place with `unsafe`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
+
 pub mod clock;
 pub mod fs;
 pub mod host;

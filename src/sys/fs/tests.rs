@@ -1,14 +1,31 @@
+use std::cell::RefCell;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use super::*;
 
-/// A fresh empty directory under the system's temporary one, named for its test.
+/// A fresh empty directory under the system's temporary one, named for its test and removed when
+/// its thread, which is its test, ends.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let nonce = u64::from_le_bytes(crate::sys::random::bytes().unwrap());
     let path = std::env::temp_dir().join(format!("bcd-{name}-{nonce:016x}"));
     std::fs::create_dir(&path).unwrap();
+    SCRATCH.with_borrow_mut(|made| made.0.push(path.clone()));
     path
+}
+
+struct Scratch(Vec<PathBuf>);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch(Vec::new())) };
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
 }
 
 fn dir(name: &str) -> Dir {
@@ -129,19 +146,77 @@ fn an_error_names_the_operation_the_path_and_keeps_the_reason() {
 }
 
 #[test]
-fn a_full_disk_leaves_the_old_file_and_no_leftover() {
-    // /dev/full stands for a full disk only at the write itself; the rest is the same path.
-    let dir = dir("full");
+fn a_write_that_cannot_begin_leaves_the_old_file() {
+    let dir = dir("blocked");
     dir.write_atomic("file", b"old", 0o600).unwrap();
     std::fs::create_dir(dir.join("file.new")).unwrap();
     assert!(dir.write_atomic("file", b"new", 0o600).is_err());
     assert_eq!(dir.read("file", 10).unwrap(), b"old");
-    std::fs::remove_dir(dir.join("file.new")).unwrap();
+    assert!(dir.exists("file.new").unwrap());
+}
 
-    let full = Error::os("write", Path::new("/x"), Errno::NOSPC);
-    assert!(full.is_full());
-    assert!(full.remedy().unwrap().starts_with("free some space"));
-    assert!(Error::os("write", Path::new("/x"), Errno::ROFS).is_read_only());
+/// A limit on file sizes fails a write half-way, as a full disk does. The limit is a process's,
+/// so the write happens in one of its own.
+#[test]
+fn a_write_that_fails_half_way_leaves_the_old_file_and_no_leftover() {
+    let dir = dir("half-way");
+    dir.write_atomic("file", b"old", 0o600).unwrap();
+    let status = std::process::Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "sys::fs::tests::write_too_much",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("BCD_TEST_DIR", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&status.stdout);
+    assert!(
+        status.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+    assert_eq!(dir.read("file", 10).unwrap(), b"old");
+    assert!(!dir.exists("file.new").unwrap());
+}
+
+#[test]
+#[ignore = "run by the test above, in a process with a limit"]
+fn write_too_much() {
+    let dir = Dir::open(Path::new(&std::env::var_os("BCD_TEST_DIR").unwrap())).unwrap();
+    let error = dir
+        .write_atomic("file", &vec![1; 100_000], 0o600)
+        .unwrap_err();
+    let path = dir.join("file.new");
+    assert_eq!(
+        error.to_string(),
+        format!("cannot write {}", path.display())
+    );
+}
+
+#[test]
+fn what_a_person_can_do_is_said_for_the_ordinary_failures() {
+    let error = |errno| Error::os("write", Path::new("/x"), errno);
+    assert!(error(Errno::NOSPC).is_full() && error(Errno::DQUOT).is_full());
+    assert!(error(Errno::ROFS).is_read_only());
+    assert!(
+        error(Errno::NOSPC)
+            .remedy()
+            .unwrap()
+            .starts_with("free some space")
+    );
+    for errno in [
+        Errno::ROFS,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::IO,
+        Errno::WOULDBLOCK,
+    ] {
+        assert!(error(errno).remedy().is_some());
+    }
+    assert_eq!(error(Errno::NOENT).remedy(), None);
 }
 
 #[test]
