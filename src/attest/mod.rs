@@ -1,1 +1,10 @@
-//! To be written.
+//! How a machine proves to the control plane that it may join.
+
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+pub mod join_token;

@@ -35,6 +35,7 @@ const TPM_KEY: &str = "-----BEGIN BCD TPM NODE KEY-----";
 const SERVER_TIME_STEP_MS: u64 = 3_600_000;
 
 /// What `data_dir` holds.
+#[allow(clippy::large_enum_variant)] // One lives at a time.
 pub enum State {
     /// Neither key nor identity.
     NotJoined,
@@ -507,7 +508,8 @@ mod tests {
         let good = identity_of(&key).to_json();
         let pem = key.to_pem();
         let other = NodeKey::generate().unwrap().to_pem();
-        let cases: [(Option<&str>, Option<&str>, &[&str], &str); 8] = [
+        type Case<'a> = (Option<&'a str>, Option<&'a str>, &'a [&'a str], &'a str);
+        let cases: [Case<'_>; 8] = [
             (
                 Some(""),
                 Some(&pem),

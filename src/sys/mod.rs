@@ -12,6 +12,7 @@
 )]
 
 pub mod clock;
+pub mod environment;
 pub mod fs;
 pub mod host;
 pub mod log;
