@@ -127,9 +127,10 @@ pub struct DecodeError {
 pub enum Fault {
     /// It ends within a field.
     Truncated,
-    /// A varint has more than ten bytes, or a length more than 31 bits.
+    /// A varint has more than ten bytes, a tag or a length more than five, a tag more than 32 bits
+    /// or a length more than 31.
     Varint,
-    /// A field number is 0 or above 2^29 - 1.
+    /// A field number is 0.
     FieldNumber,
     /// A wire type that does not exist (6, 7).
     WireType,
@@ -150,7 +151,7 @@ impl fmt::Display for Fault {
         f.write_str(match self {
             Self::Truncated => "it ends within a field",
             Self::Varint => "a number on the wire is too long",
-            Self::FieldNumber => "a field number is out of range",
+            Self::FieldNumber => "a field has the number 0",
             Self::WireType => "a field has a wire type that does not exist",
             Self::Group => "a group ends where none began",
             Self::Utf8 => "a string is not UTF-8",
@@ -504,8 +505,18 @@ fn take_array<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Fault> {
 }
 
 fn take_varint(rest: &mut &[u8]) -> Result<u64, Fault> {
+    take_varint_within(rest, 10)
+}
+
+/// A tag or a length: at most 32 bits, and five bytes, were it overlong.
+fn take_short_varint(rest: &mut &[u8]) -> Result<u32, Fault> {
+    let value = take_varint_within(rest, 5)?;
+    u32::try_from(value).map_err(|_| Fault::Varint)
+}
+
+fn take_varint_within(rest: &mut &[u8], bytes: u32) -> Result<u64, Fault> {
     let mut value = 0;
-    for shift in (0..70).step_by(7) {
+    for shift in (0..bytes.saturating_mul(7)).step_by(7) {
         let (byte, tail) = rest.split_first().ok_or(Fault::Truncated)?;
         *rest = tail;
         // The tenth byte's upper bits fall off the end, as every implementation lets them.
@@ -519,13 +530,7 @@ fn take_varint(rest: &mut &[u8]) -> Result<u64, Fault> {
 
 /// A field number and a wire type.
 fn take_tag(rest: &mut &[u8]) -> Result<(u32, u8), Fault> {
-    let before = rest.len();
-    let tag = take_varint(rest)?;
-    // No tag has more than 32 bits, nor, overlong, more than five bytes.
-    if before.saturating_sub(rest.len()) > 5 {
-        return Err(Fault::Varint);
-    }
-    let tag = u32::try_from(tag).map_err(|_| Fault::FieldNumber)?;
+    let tag = take_short_varint(rest)?;
     if tag >> 3 == 0 {
         return Err(Fault::FieldNumber);
     }
@@ -537,8 +542,8 @@ fn take_value<'a>(rest: &mut &'a [u8], wire_type: u8) -> Result<Value<'a>, Fault
         0 => Value::Varint(take_varint(rest)?),
         1 => Value::Fixed64(u64::from_le_bytes(take_array(rest)?)),
         2 => {
-            let length = take_varint(rest)?;
-            if length > i32::MAX as u64 {
+            let length = take_short_varint(rest)?;
+            if length > i32::MAX as u32 {
                 return Err(Fault::Varint);
             }
             Value::Delimited(take(rest, length as usize)?)

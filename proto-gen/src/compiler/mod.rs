@@ -36,6 +36,8 @@ impl std::error::Error for Error {}
 pub struct Output {
     /// Rust source for all files together, in one flat module.
     pub rust: String,
+    /// The full protobuf name and the Rust name of every message.
+    pub messages: Vec<(String, String)>,
     /// Every file read, imports too: what a build script watches.
     pub inputs: Vec<PathBuf>,
 }
@@ -43,7 +45,7 @@ pub struct Output {
 /// Compiles `files` and all they import; each is a path below one of `roots`, tried in order.
 pub fn compile(roots: &[&Path], files: &[&str]) -> Result<Output, Error> {
     let mut inputs = Vec::new();
-    let rust = compile_with(files, &mut |name| {
+    let mut output = compile_with(files, &mut |name| {
         for root in roots {
             let path = root.join(name);
             match std::fs::read_to_string(&path) {
@@ -56,20 +58,29 @@ pub fn compile(roots: &[&Path], files: &[&str]) -> Result<Output, Error> {
         }
         Err(io::ErrorKind::NotFound.into())
     })?;
-    Ok(Output { rust, inputs })
+    output.inputs = inputs;
+    Ok(output)
 }
 
-/// Compiles `files` and all they import to Rust source; `read` gives the text of each.
+/// As [`compile`], of files that `read` gives the text of; [`Output::inputs`] stays empty.
 pub fn compile_with(
     files: &[&str],
     read: &mut dyn FnMut(&str) -> io::Result<String>,
-) -> Result<String, Error> {
+) -> Result<Output, Error> {
     let mut loaded: Vec<File> = Vec::new();
     for name in files {
         load(name, None, &mut loaded, &mut Vec::new(), read)?;
     }
     resolve::resolve(&mut loaded)?;
-    Ok(emit::emit(&loaded))
+    let mut messages = Vec::new();
+    resolve::for_each_message(&mut loaded, &mut |message| {
+        messages.push((message.full_name.clone(), message.rust_name.clone()));
+    });
+    Ok(Output {
+        rust: emit::emit(&loaded),
+        messages,
+        inputs: Vec::new(),
+    })
 }
 
 /// Loads a file and, before it, everything it imports.

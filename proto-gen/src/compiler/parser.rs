@@ -708,11 +708,7 @@ impl Parser<'_> {
 
     fn method_type(&mut self) -> Result<(Kind, bool), Error> {
         self.expect('(')?;
-        // A message may be called "stream", too.
-        let streams = self.is_word("stream") && !self.then(')') && !self.then('.');
-        if streams {
-            self.next();
-        }
+        let streams = self.accept_word("stream");
         let name = self.dotted("a message", true)?;
         self.expect(')')?;
         Ok((Kind::Named(name), streams))

@@ -378,7 +378,8 @@ fn is_inline(label: Label) -> bool {
     !matches!(label, Label::Repeated | Label::Map(_))
 }
 
-fn for_each_message(files: &mut [File], visit: &mut dyn FnMut(&mut Message)) {
+/// Visits nested messages too, each after the one it is declared in.
+pub(super) fn for_each_message(files: &mut [File], visit: &mut dyn FnMut(&mut Message)) {
     fn walk(messages: &mut [Message], visit: &mut dyn FnMut(&mut Message)) {
         for message in messages {
             visit(message);
