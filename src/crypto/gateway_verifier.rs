@@ -284,11 +284,11 @@ impl fmt::Display for Failure {
                 list(f, expected, " or ")?;
                 f.write_str("; it holds ")?;
                 list(f, presented, ", ")?;
-                f.write_str(if presented.iter().any(|one| one.is_ca) {
-                    " (is the pin right, and is this the right gateway?)"
+                if presented.iter().any(|one| one.is_ca) {
+                    Ok(())
                 } else {
-                    " (a gateway must send its serving CA in the chain)"
-                })
+                    f.write_str("; a gateway must send its serving CA in the chain")
+                }
             }
             Self::NotIssued { leaf, ca, reason } => write!(
                 f,

@@ -141,7 +141,7 @@ fn a_chain_without_the_pinned_ca_is_refused_and_says_what_it_holds() {
         failure.to_string(),
         format!(
             "the gateway's certificate chain holds no CA with the pin {}; it holds \"gateway\" \
-             ({leaf_pin}) (a gateway must send its serving CA in the chain)",
+             ({leaf_pin}); a gateway must send its serving CA in the chain",
             ca.pin()
         )
     );
@@ -152,10 +152,7 @@ fn a_chain_without_the_pinned_ca_is_refused_and_says_what_it_holds() {
         text.contains(&format!("CA \"another CA\" ({})", other.pin())),
         "{text}"
     );
-    assert!(
-        text.contains(&ca.pin().to_string()) && text.ends_with("right gateway?)"),
-        "{text}"
-    );
+    assert!(text.contains(&ca.pin().to_string()), "{text}");
 }
 
 #[test]
