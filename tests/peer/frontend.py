@@ -27,7 +27,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def serving_chain(name: str, ca: pki.CA, names: list[str]):
-    """(key, [certificates]) of a way to serve; all but "good" and those after it must fail."""
+    """(key, [certificates]) of a way to serve; those in SERVING_REFUSED must fail."""
     import datetime
 
     now = datetime.datetime.now(pki.UTC)
@@ -74,7 +74,6 @@ SERVING_REFUSED = [
     "other-name",
     "no-name",
     "expired",
-    "not-yet",
     "other-ca",
     "other-ca-same-name",
     "pinned-ca-as-decoration",

@@ -63,6 +63,11 @@ def test_an_odd_answer_that_is_right_is_taken(peer, machine, name):
     machine.join_well()
 
 
+def test_a_serving_certificate_younger_than_the_clock_is_taken(peer, machine):
+    peer.faults.serving = "not-yet"
+    machine.join_well()
+
+
 def test_unrelated_certificates_in_the_serving_chain_are_ignored(peer, machine):
     peer.faults.serving = "ca-first"
     machine.join_well()

@@ -156,7 +156,6 @@ SERVING = {
     "other-name": "name|localhost",
     "no-name": "name|localhost",
     "expired": "expired",
-    "not-yet": "not yet|not valid",
     "other-ca": "pin|CA",
     "other-ca-same-name": "pin|CA",
     "pinned-ca-as-decoration": "CA|chain|sign|issue",
