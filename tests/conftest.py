@@ -17,6 +17,7 @@ import tomllib
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+POOL, SITE = "pool_tests", "dev"
 
 
 def version():
@@ -127,7 +128,8 @@ class ControlPlane:
                 return json.loads(ready.read_text())
 
         self.info = wait_for(f"better-compute dev to write {ready}", serving)
-        self.ports = {name: self.info[name].split("//")[-1].rstrip("/") for name in ("gateway", "http")}
+        self.ports = {"gateway": self.info["gatewayUrl"].split("//")[-1].rstrip("/"),
+                      "http": self.info["serverUrl"].split("//")[-1].rstrip("/")}
         return self
 
     @property
@@ -151,15 +153,14 @@ class ControlPlane:
         return json.loads(self.run(*arguments, "--json").stdout)
 
     def token(self, *arguments):
-        """A new join token."""
-        return self.json("tokens", "create", *arguments)["token"]
+        """A new join token, for the pool and the site of these tests."""
+        return self.json("tokens", "create", "--pool", POOL, "--site", SITE, *arguments)["token"]
 
     def nodes(self):
-        listed = self.json("nodes", "list")
-        return listed["nodes"] if isinstance(listed, dict) else listed
+        return self.json("nodes", "list")["nodes"]
 
     def node(self, node_id):
-        return next((n for n in self.nodes() if n.get("node_id", n.get("id")) == node_id), None)
+        return next((n for n in self.nodes() if n["id"] == node_id), None)
 
     def state(self, node_id):
         node = self.node(node_id)
@@ -176,8 +177,8 @@ class Node:
         self.data_dir = directory / "data"
         self.config = directory / "config.toml"
         directory.mkdir()
-        shutil.copy(control_plane.dir / "join-encryption.jwk", directory)
-        written = tomllib.loads((control_plane.dir / "config.toml").read_text())
+        shutil.copy(control_plane.dir / "node/join-encryption.jwk", directory)
+        written = tomllib.loads((control_plane.dir / "node/config.toml").read_text())
         written = {k: v for k, v in written.items() if not isinstance(v, dict)}
         written.update(data_dir=str(self.data_dir), socket_path=str(directory / "bcd.sock"))
         written.update(settings)

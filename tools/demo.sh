@@ -68,17 +68,17 @@ echo "serving: $(tr -d ' \n' < "$dev/dev.json")"
 
 # The control plane wrote a configuration for a node on this host; the demo's node keeps its state here.
 mkdir "$directory/node"
-cp "$dev/join-encryption.jwk" "$directory/node/"
+cp "$dev/node/join-encryption.jwk" "$directory/node/"
 {
   echo "data_dir = \"$directory/node/data\""
   echo "socket_path = \"$directory/node/bcd.sock\""
-  grep -vE '^(data_dir|socket_path) *=' "$dev/config.toml"
+  grep -vE '^(data_dir|socket_path) *=' "$dev/node/config.toml"
 } > "$directory/node/config.toml"
 chmod 600 "$directory/node/config.toml"
 config=$directory/node/config.toml
 
-say better-compute tokens create --dir "$dev"
-token=$("$better_compute" tokens create --dir "$dev" --json | sed -n 's/.*"token": *"\([^"]*\)".*/\1/p')
+say better-compute tokens create --pool demo --site dev --dir "$dev"
+token=$("$better_compute" tokens create --pool demo --site dev --dir "$dev" --json | sed -n 's/.*"token": *"\([^"]*\)".*/\1/p')
 [[ -n $token ]] || fail "no join token was made"
 echo "${token%%.*}.(secret)"
 
@@ -112,7 +112,7 @@ The node is connected. Try in another terminal:
 
   export BETTER_COMPUTE_DIR=$dev
   $better_compute nodes list
-  $better_compute tokens create --ttl 10m
+  $better_compute tokens create --pool demo --site dev --ttl 10m
   $better_compute tokens list
   $bcd join --config $config      # answers "already joined as ..."
   tail -f $directory/bcd-node.log

@@ -83,7 +83,7 @@ def test_a_control_plane_killed_at_any_moment_loses_no_token_node_or_certificate
     # And what came after it survives the next one: the token stays used.
     dev.kill()
     dev.start()
-    assert {first_id, second_id} <= {n.get("node_id", n.get("id")) for n in dev.nodes()}
+    assert {first_id, second_id} <= {n["id"] for n in dev.nodes()}
     refused = make_node("third").run("join", token=unused)
     assert refused.returncode == 1
 

@@ -106,7 +106,8 @@ def test_a_token_sealed_for_another_csr_does_not_open(dev):
     assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("text", ["", "bcjt_jt_01.short", "bcjt_" + pki.ulid("jt") + "." + "A" * 43, "\x00" * 90, "é"])
+@pytest.mark.parametrize("text", ["", "bcjt_jt_01.short", "bcjt_" + pki.ulid("jt") + "." + "A" * 43, "\x00" * 90, "é"],
+                         ids=["empty", "short", "of-nobody", "zeros", "not-ascii"])
 def test_a_token_not_known_is_refused(dev, text):
     node = node_of(dev)
     with pytest.raises(grpc.RpcError) as error:
