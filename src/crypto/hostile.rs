@@ -93,3 +93,99 @@ fn no_reader_panics_on_damaged_input() {
         }
     }
 }
+
+/// What passes both readers means the same to both.
+#[cfg(feature = "control-plane")]
+#[test]
+fn damaged_certificates_mean_the_same_to_another_reader() {
+    use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+    let text = include_str!("testdata/openssl-leaf.pem");
+    let seed = pem::decode(text, pem::CERTIFICATE).unwrap();
+    let mut numbers = Numbers(7);
+    let mut compared = 0;
+    for _ in 0..20_000 {
+        let bytes = damage(&seed, &mut numbers);
+        let (Ok(ours), Ok((rest, theirs))) = (
+            Certificate::parse(&bytes),
+            X509Certificate::from_der(&bytes),
+        ) else {
+            continue;
+        };
+        compared += 1;
+        assert!(rest.is_empty());
+        // It stops at a damaged part of these; here each is all of its bytes.
+        assert!(ours.spki.starts_with(theirs.public_key().raw));
+        assert!(ours.subject.starts_with(theirs.subject().as_raw()));
+        assert!(ours.issuer.starts_with(theirs.issuer().as_raw()));
+        assert_eq!(ours.serial, theirs.raw_serial());
+        assert_eq!(ours.not_before, theirs.validity().not_before.timestamp());
+        assert_eq!(ours.not_after, theirs.validity().not_after.timestamp());
+        assert_eq!(ours.is_ca, theirs.is_ca());
+        if let Ok(Some(names)) = theirs.subject_alternative_name() {
+            let names = &names.value.general_names;
+            let uris = names.iter().filter_map(|name| match name {
+                GeneralName::URI(uri) => Some(*uri),
+                _ => None,
+            });
+            assert!(ours.uri_names.iter().copied().eq(uris));
+        }
+    }
+    assert!(compared > 1000, "{compared}");
+}
+
+/// JSON that passes the check never stops the reader behind it.
+#[test]
+fn json_that_passes_the_check_is_read_without_a_panic() {
+    use nanoserde::DeJson;
+
+    #[derive(DeJson)]
+    #[allow(dead_code)]
+    struct Sink {
+        a: Option<String>,
+    }
+
+    let alphabet = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        "\"a\"",
+        "\"b\"",
+        "\"\\u0000\"",
+        "1",
+        "-2e5",
+        "1E+9",
+        "true",
+        "null",
+        " ",
+        "//",
+        "/*",
+        "*/",
+        "\\",
+        "\"",
+        "x",
+        "18446744073709551616",
+        "\u{e9}",
+    ];
+    let mut numbers = Numbers(11);
+    let mut passed = 0;
+    for _ in 0..50_000 {
+        let count = numbers.below(12);
+        let text: String = (0..count)
+            .map(|_| alphabet[numbers.below(alphabet.len())])
+            .collect();
+        // Half of them in an object, where more of them pass.
+        let text = if numbers.below(2) == 0 {
+            text
+        } else {
+            format!("{{\"a\":\"\",\"z\":{text}}}")
+        };
+        if let Ok(text) = json::check(text.as_bytes(), 1 << 12, 8) {
+            passed += 1;
+            let _ = Sink::deserialize_json(text).map(|sink| sink.a);
+        }
+    }
+    assert!(passed > 1000, "{passed}");
+}
