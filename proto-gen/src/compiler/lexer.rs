@@ -173,7 +173,9 @@ impl<'a> Lexer<'a> {
         };
         match u64::from_str_radix(text, radix) {
             Ok(value) => Ok(Token::Integer(value)),
-            Err(_) if radix == 10 && text.parse::<f64>().is_ok() => Ok(Token::Float),
+            Err(_) if text.contains(['.', 'e', 'E']) && text.parse::<f64>().is_ok() => {
+                Ok(Token::Float)
+            }
             Err(_) => self.fail(line, format!("{text:?} is not a number")),
         }
     }
