@@ -4,39 +4,48 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-const ROOT: &str = "proto-gen/proto";
+const CONTRACT: &str = "proto-gen/proto";
 const PACKAGE: &str = "bettercompute/v1";
+/// Schemas of the examples that tests talk to; no part of the product.
+const EXAMPLES: &str = "examples/proto";
 
 fn main() {
-    compile_contract();
+    compile(CONTRACT, PACKAGE, "contract.rs");
+    if Path::new(EXAMPLES).exists() {
+        compile(EXAMPLES, "", "examples.rs");
+    }
     stamp();
 }
 
-fn compile_contract() {
-    let directory = Path::new(ROOT).join(PACKAGE);
+/// Compiles every schema in a directory of `root` to one file in OUT_DIR.
+fn compile(root: &str, directory: &str, output: &str) {
+    let path = Path::new(root).join(directory);
     // A new file in it is a change too; cargo looks at the directory's own time.
-    println!("cargo::rerun-if-changed={}", directory.display());
-    let mut files: Vec<String> = match fs::read_dir(&directory) {
+    println!("cargo::rerun-if-changed={}", path.display());
+    let mut files: Vec<String> = match fs::read_dir(&path) {
         Ok(entries) => entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.ends_with(".proto"))
-            .map(|name| format!("{PACKAGE}/{name}"))
+            .map(|name| match directory {
+                "" => name,
+                _ => format!("{directory}/{name}"),
+            })
             .collect(),
-        Err(error) => fail(&format!("cannot read {}: {error}", directory.display())),
+        Err(error) => fail(&format!("cannot read {}: {error}", path.display())),
     };
     files.sort();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
-    match proto_gen::compile(&[Path::new(ROOT)], &files) {
-        Ok(output) => {
-            for input in output.inputs {
+    match proto_gen::compile(&[Path::new(root)], &files) {
+        Ok(compiled) => {
+            for input in compiled.inputs {
                 println!("cargo::rerun-if-changed={}", input.display());
             }
-            let path = PathBuf::from(variable("OUT_DIR")).join("contract.rs");
-            if let Err(error) = fs::write(&path, output.rust) {
+            let path = PathBuf::from(variable("OUT_DIR")).join(output);
+            if let Err(error) = fs::write(&path, compiled.rust) {
                 fail(&format!("cannot write {}: {error}", path.display()));
             }
         }
-        Err(error) => fail(&format!("{ROOT}/{error}")),
+        Err(error) => fail(&format!("{root}/{error}")),
     }
 }
 

@@ -401,6 +401,9 @@ fn grpc_head() -> Response<()> {
     *head.version_mut() = http::Version::HTTP_2;
     head.headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    // What gRPC asks of a server that refuses a compressed request.
+    let identity = HeaderValue::from_static("identity");
+    head.headers_mut().insert("grpc-accept-encoding", identity);
     head
 }
 
