@@ -1,0 +1,426 @@
+//! Nodes: who joined, what they claim to be, and their sessions.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::{Store, StoreError};
+
+/// Where a node is between its join and its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its certificate is issued; it never opened a session.
+    Joining,
+    /// Its session is open, no heartbeat came yet.
+    Adopting,
+    /// Its session is open and heartbeats come.
+    Connected,
+    /// Its session is over.
+    Disconnected,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Adopting => "adopting",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        [
+            Self::Joining,
+            Self::Adopting,
+            Self::Connected,
+            Self::Disconnected,
+        ]
+        .into_iter()
+        .find(|state| state.name() == name)
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub id: String,
+    /// A `Role`'s number.
+    pub role: i32,
+    pub pool: String,
+    pub site: String,
+    /// SHA-256 of the SubjectPublicKeyInfo whose certificate opens its sessions.
+    pub spki_sha256: [u8; 32],
+    pub token_id: String,
+    /// Unix time, milliseconds.
+    pub joined_at_ms: i64,
+    pub certificate_until_ms: i64,
+    pub cordoned: bool,
+    pub deleted: bool,
+    /// `HardwareClaims`, encoded.
+    pub claims: Vec<u8>,
+    pub hostname: String,
+    pub state: State,
+    pub session_id: String,
+    pub daemon_version: String,
+    pub boot_id: String,
+    pub capabilities: Vec<String>,
+    /// Where its session comes from.
+    pub address: String,
+    pub last_seen_ms: Option<i64>,
+}
+
+/// What a session's `Hello` says of a node.
+pub struct SessionFacts<'a> {
+    pub node_id: &'a str,
+    pub session_id: &'a str,
+    pub daemon_version: &'a str,
+    pub boot_id: &'a str,
+    pub capabilities: &'a [String],
+    pub address: &'a str,
+    pub now_ms: i64,
+}
+
+/// A hardware claim that another node makes too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    /// `serial`, `uuid` or `mac`.
+    pub kind: String,
+    pub value: String,
+    pub other_node: String,
+}
+
+const COLUMNS: &str = "SELECT id, role, pool, site, spki_sha256, token_id, joined_at_ms, \
+     certificate_until_ms, cordoned, deleted_at_ms IS NOT NULL, claims, hostname, state, session_id, \
+     daemon_version, boot_id, capabilities, address, last_seen_ms FROM nodes";
+
+fn node(row: &Row<'_>) -> rusqlite::Result<Node> {
+    let state: String = row.get(12)?;
+    let capabilities: String = row.get(16)?;
+    Ok(Node {
+        id: row.get(0)?,
+        role: row.get(1)?,
+        pool: row.get(2)?,
+        site: row.get(3)?,
+        spki_sha256: row.get(4)?,
+        token_id: row.get(5)?,
+        joined_at_ms: row.get(6)?,
+        certificate_until_ms: row.get(7)?,
+        cordoned: row.get(8)?,
+        deleted: row.get(9)?,
+        claims: row.get(10)?,
+        hostname: row.get(11)?,
+        state: State::parse(&state).unwrap_or(State::Disconnected),
+        session_id: row.get(13)?,
+        daemon_version: row.get(14)?,
+        boot_id: row.get(15)?,
+        capabilities: capabilities
+            .split_terminator('\n')
+            .map(str::to_owned)
+            .collect(),
+        address: row.get(17)?,
+        last_seen_ms: row.get(18)?,
+    })
+}
+
+impl Store {
+    /// Keeps a node as it joins, or joins again under its id, with what hardware it claims (kind and
+    /// value). A cordon outlives a reclaim.
+    pub fn put_node(&self, node: &Node, hardware: &[(&str, String)]) -> Result<(), StoreError> {
+        self.connection.execute(
+            "INSERT INTO nodes (id, role, pool, site, spki_sha256, token_id, joined_at_ms, \
+                 certificate_until_ms, claims, hostname, state, daemon_version) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+             ON CONFLICT (id) DO UPDATE SET spki_sha256 = excluded.spki_sha256, \
+                 token_id = excluded.token_id, joined_at_ms = excluded.joined_at_ms, \
+                 certificate_until_ms = excluded.certificate_until_ms, claims = excluded.claims, \
+                 hostname = excluded.hostname, state = excluded.state, \
+                 daemon_version = excluded.daemon_version, session_id = ''",
+            params![
+                node.id,
+                node.role,
+                node.pool,
+                node.site,
+                node.spki_sha256,
+                node.token_id,
+                node.joined_at_ms,
+                node.certificate_until_ms,
+                node.claims,
+                node.hostname,
+                node.state.name(),
+                node.daemon_version
+            ],
+        )?;
+        self.connection
+            .execute("DELETE FROM hardware WHERE node_id = ?1", [&node.id])?;
+        for (kind, value) in hardware {
+            self.connection
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO hardware (kind, value, node_id) VALUES (?1, ?2, ?3)",
+                )?
+                .execute(params![kind, value, node.id])?;
+        }
+        Ok(())
+    }
+
+    /// The node with this id, a deleted one too.
+    pub fn node(&self, id: &str) -> Result<Option<Node>, StoreError> {
+        let sql = format!("{COLUMNS} WHERE id = ?1");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        Ok(statement.query_row([id], node).optional()?)
+    }
+
+    /// The nodes, not deleted, whose key this is, the oldest first.
+    pub fn nodes_with_key(&self, spki_sha256: &[u8; 32]) -> Result<Vec<Node>, StoreError> {
+        let sql = format!("{COLUMNS} WHERE spki_sha256 = ?1 AND deleted_at_ms IS NULL ORDER BY id");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let rows = statement.query_map([spki_sha256], node)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// All nodes that are not deleted, the oldest first.
+    pub fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        let sql = format!("{COLUMNS} WHERE deleted_at_ms IS NULL ORDER BY id");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let rows = statement.query_map([], node)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The hardware claims that a node shares with other nodes, at most 100.
+    pub fn duplicates(&self, node_id: &str) -> Result<Vec<Duplicate>, StoreError> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT mine.kind, mine.value, other.node_id FROM hardware mine \
+             JOIN hardware other ON other.kind = mine.kind AND other.value = mine.value \
+                 AND other.node_id <> mine.node_id \
+             JOIN nodes n ON n.id = other.node_id AND n.deleted_at_ms IS NULL \
+             WHERE mine.node_id = ?1 ORDER BY mine.kind, mine.value, other.node_id LIMIT 100",
+        )?;
+        let rows = statement.query_map([node_id], |row| {
+            Ok(Duplicate {
+                kind: row.get(0)?,
+                value: row.get(1)?,
+                other_node: row.get(2)?,
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The nodes, not deleted, that claim this serial, this UUID and one of these MACs, all three.
+    pub fn nodes_with_hardware(
+        &self,
+        serial: &str,
+        uuid: &str,
+        macs: &[String],
+    ) -> Result<Vec<Node>, StoreError> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT s.node_id FROM hardware s \
+             JOIN hardware u ON u.node_id = s.node_id AND u.kind = 'uuid' AND u.value = ?2 \
+             WHERE s.kind = 'serial' AND s.value = ?1 LIMIT 100",
+        )?;
+        let ids: Vec<String> = statement
+            .query_map(params![serial, uuid], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        let mut shares_mac = self.connection.prepare_cached(
+            "SELECT 1 FROM hardware WHERE kind = 'mac' AND value = ?1 AND node_id = ?2",
+        )?;
+        let mut found = Vec::new();
+        for id in ids {
+            for mac in macs {
+                if shares_mac.exists(params![mac, id])? {
+                    found.extend(self.node(&id)?.filter(|node| !node.deleted));
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Cordons or uncordons; `false` when there is no such node.
+    pub fn set_cordoned(&self, id: &str, cordoned: bool) -> Result<bool, StoreError> {
+        let changed = self.connection.execute(
+            "UPDATE nodes SET cordoned = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL",
+            params![id, cordoned],
+        )?;
+        Ok(changed == 1)
+    }
+
+    /// Deletes a node: its sessions are refused from now on. `false` when there is no such node.
+    pub fn delete_node(&self, id: &str, now_ms: i64) -> Result<bool, StoreError> {
+        let changed = self.connection.execute(
+            "UPDATE nodes SET deleted_at_ms = ?2, state = 'disconnected', session_id = '' \
+             WHERE id = ?1 AND deleted_at_ms IS NULL",
+            params![id, now_ms],
+        )?;
+        Ok(changed == 1)
+    }
+
+    /// Takes down what `Hello` says; the node is adopting.
+    pub fn session_opened(&self, facts: &SessionFacts<'_>) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached(
+                "UPDATE nodes SET state = 'adopting', session_id = ?2, daemon_version = ?3, boot_id = ?4, \
+                 capabilities = ?5, address = ?6, last_seen_ms = ?7 WHERE id = ?1",
+            )?
+            .execute(params![
+                facts.node_id,
+                facts.session_id,
+                facts.daemon_version,
+                facts.boot_id,
+                facts.capabilities.join("\n"),
+                facts.address,
+                facts.now_ms
+            ])?;
+        Ok(())
+    }
+
+    /// The node was heard in this session; it is connected. Nothing happens when another session took
+    /// its place.
+    pub fn session_seen(
+        &self,
+        node_id: &str,
+        session_id: &str,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached(
+                "UPDATE nodes SET state = 'connected', last_seen_ms = ?3 WHERE id = ?1 AND session_id = ?2",
+            )?
+            .execute(params![node_id, session_id, now_ms])?;
+        Ok(())
+    }
+
+    /// The session is over. Nothing happens when another session took its place.
+    pub fn session_closed(&self, node_id: &str, session_id: &str) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached(
+                "UPDATE nodes SET state = 'disconnected', session_id = '' WHERE id = ?1 AND session_id = ?2",
+            )?
+            .execute([node_id, session_id])?;
+        Ok(())
+    }
+
+    /// No session outlives its gateway: what a killed process left open is over.
+    pub fn close_all_sessions(&self) -> Result<(), StoreError> {
+        self.connection.execute(
+            "UPDATE nodes SET state = 'disconnected', session_id = '' WHERE state IN ('adopting', 'connected')",
+            [],
+        )?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::super::tests::TempDir;
+    use super::*;
+
+    pub fn joined(id: &str) -> Node {
+        Node {
+            id: id.to_owned(),
+            role: 1,
+            pool: "pool_a".to_owned(),
+            site: "fsn1".to_owned(),
+            spki_sha256: [1; 32],
+            token_id: "jt_a".to_owned(),
+            joined_at_ms: 5,
+            certificate_until_ms: 50,
+            cordoned: false,
+            deleted: false,
+            claims: vec![1, 2],
+            hostname: "host".to_owned(),
+            state: State::Joining,
+            session_id: String::new(),
+            daemon_version: "0.1.0".to_owned(),
+            boot_id: String::new(),
+            capabilities: vec![],
+            address: String::new(),
+            last_seen_ms: None,
+        }
+    }
+
+    fn facts<'a>(session_id: &'a str, capabilities: &'a [String]) -> SessionFacts<'a> {
+        SessionFacts {
+            node_id: "node_a",
+            session_id,
+            daemon_version: "0.2.0",
+            boot_id: "boot",
+            capabilities,
+            address: "192.0.2.7",
+            now_ms: 100,
+        }
+    }
+
+    #[test]
+    fn a_node_goes_from_joining_over_adopting_to_connected_and_away() {
+        let dir = TempDir::new();
+        let store = Store::open(&dir.0.join("state.db")).unwrap();
+        store.put_node(&joined("node_a"), &[]).unwrap();
+        let node = |store: &Store| store.node("node_a").unwrap().unwrap();
+        assert_eq!(node(&store), joined("node_a"));
+
+        let capabilities = vec!["a.b".to_owned(), "c.d".to_owned()];
+        store
+            .session_opened(&facts("sess_1", &capabilities))
+            .unwrap();
+        assert_eq!(node(&store).state, State::Adopting);
+        assert_eq!(node(&store).capabilities, capabilities);
+        store.session_seen("node_a", "sess_1", 110).unwrap();
+        assert_eq!(node(&store).state, State::Connected);
+        assert_eq!(node(&store).last_seen_ms, Some(110));
+
+        // An older session ends after a newer one took its place: nothing changes.
+        store.session_opened(&facts("sess_2", &[])).unwrap();
+        store.session_seen("node_a", "sess_1", 120).unwrap();
+        store.session_closed("node_a", "sess_1").unwrap();
+        assert_eq!(node(&store).state, State::Adopting);
+        store.session_closed("node_a", "sess_2").unwrap();
+        assert_eq!(node(&store).state, State::Disconnected);
+    }
+
+    #[test]
+    fn sessions_of_a_killed_process_are_over() {
+        let dir = TempDir::new();
+        let store = Store::open(&dir.0.join("state.db")).unwrap();
+        store.put_node(&joined("node_a"), &[]).unwrap();
+        store.put_node(&joined("node_b"), &[]).unwrap();
+        store.session_opened(&facts("sess_1", &[])).unwrap();
+        store.close_all_sessions().unwrap();
+        let states: Vec<_> = store.nodes().unwrap().iter().map(|n| n.state).collect();
+        assert_eq!(states, [State::Disconnected, State::Joining]);
+    }
+
+    #[test]
+    fn a_deleted_node_is_remembered_but_not_listed() {
+        let dir = TempDir::new();
+        let store = Store::open(&dir.0.join("state.db")).unwrap();
+        store.put_node(&joined("node_a"), &[]).unwrap();
+        assert!(store.set_cordoned("node_a", true).unwrap());
+        assert!(store.node("node_a").unwrap().unwrap().cordoned);
+        assert!(store.delete_node("node_a", 9).unwrap());
+        assert!(!store.delete_node("node_a", 9).unwrap());
+        assert!(!store.set_cordoned("node_a", false).unwrap());
+        assert!(store.node("node_a").unwrap().unwrap().deleted);
+        assert!(store.nodes().unwrap().is_empty());
+    }
+
+    #[test]
+    fn hardware_claimed_twice_is_reported_on_both_until_one_is_deleted() {
+        let dir = TempDir::new();
+        let store = Store::open(&dir.0.join("state.db")).unwrap();
+        let hardware = [
+            ("serial", "S1".to_owned()),
+            ("uuid", "U1".to_owned()),
+            ("mac", "02:00:00:00:00:01".to_owned()),
+        ];
+        store.put_node(&joined("node_a"), &hardware).unwrap();
+        store.put_node(&joined("node_b"), &hardware[..2]).unwrap();
+        let duplicates = store.duplicates("node_a").unwrap();
+        assert_eq!(duplicates.len(), 2);
+        assert_eq!(duplicates[0].other_node, "node_b");
+        assert_eq!(store.duplicates("node_b").unwrap().len(), 2);
+        let macs = ["02:00:00:00:00:01".to_owned()];
+        let same = store.nodes_with_hardware("S1", "U1", &macs).unwrap();
+        assert_eq!(same.len(), 1);
+        assert_eq!(same[0].id, "node_a");
+        store.delete_node("node_b", 9).unwrap();
+        assert!(store.duplicates("node_a").unwrap().is_empty());
+    }
+}

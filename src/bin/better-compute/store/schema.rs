@@ -1,0 +1,107 @@
+//! The schema of the control plane's database, version by version.
+//!
+//! `PRAGMA user_version` says which one a file has. Opening runs what is missing, each step in a
+//! transaction of its own; a file of a newer version is refused and left alone. A step is never changed
+//! once released: what comes next is a new step.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::StoreError;
+
+/// Step `n` brings a file from version `n` to `n + 1`.
+const STEPS: &[&str] = &[
+    "
+CREATE TABLE tokens (
+    id            TEXT PRIMARY KEY,      -- jt_<ulid>
+    digest        BLOB NOT NULL,         -- SHA-256 of the whole token; the token itself is kept nowhere
+    role          INTEGER NOT NULL,
+    pool          TEXT NOT NULL,
+    site          TEXT NOT NULL,
+    allow_reclaim INTEGER NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    expires_at_ms INTEGER NOT NULL,
+    revoked_at_ms INTEGER
+) STRICT;
+
+-- What a token was redeemed for: kept so that a lost reply can be given again, to the same key only.
+CREATE TABLE redemptions (
+    token_id       TEXT PRIMARY KEY REFERENCES tokens (id),
+    spki_sha256    BLOB NOT NULL,
+    node_id        TEXT NOT NULL,
+    chain          BLOB NOT NULL,        -- certificates in DER, one after the other, leaf first
+    redeemed_at_ms INTEGER NOT NULL,
+    until_ms       INTEGER NOT NULL
+) STRICT;
+
+-- What was tried with a token that exists. Guesses at tokens are logged, not kept.
+CREATE TABLE join_attempts (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms       INTEGER NOT NULL,
+    token_id    TEXT NOT NULL,
+    spki_sha256 BLOB NOT NULL,
+    outcome     TEXT NOT NULL,           -- issued, reissued, refused
+    reason      TEXT NOT NULL,
+    node_id     TEXT,
+    hostname    TEXT NOT NULL,
+    address     TEXT NOT NULL
+) STRICT;
+CREATE INDEX join_attempts_by_token ON join_attempts (token_id);
+
+CREATE TABLE nodes (
+    id                   TEXT PRIMARY KEY,   -- node_<ulid>
+    role                 INTEGER NOT NULL,
+    pool                 TEXT NOT NULL,
+    site                 TEXT NOT NULL,
+    spki_sha256          BLOB NOT NULL,      -- the key whose certificate opens sessions
+    token_id             TEXT NOT NULL,
+    joined_at_ms         INTEGER NOT NULL,
+    certificate_until_ms INTEGER NOT NULL,
+    cordoned             INTEGER NOT NULL DEFAULT 0,
+    deleted_at_ms        INTEGER,
+    claims               BLOB NOT NULL,      -- HardwareClaims, encoded: what the machine says of itself
+    hostname             TEXT NOT NULL,
+    state                TEXT NOT NULL,      -- joining, adopting, connected, disconnected
+    session_id           TEXT NOT NULL DEFAULT '',
+    daemon_version       TEXT NOT NULL,
+    boot_id              TEXT NOT NULL DEFAULT '',
+    capabilities         TEXT NOT NULL DEFAULT '',
+    address              TEXT NOT NULL DEFAULT '',
+    last_seen_ms         INTEGER
+) STRICT;
+CREATE INDEX nodes_by_key ON nodes (spki_sha256);
+
+-- Claimed serials, UUIDs and MACs, to find machines that claim the same. Never an identity.
+CREATE TABLE hardware (
+    kind    TEXT NOT NULL,
+    value   TEXT NOT NULL,
+    node_id TEXT NOT NULL REFERENCES nodes (id),
+    PRIMARY KEY (kind, value, node_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX hardware_by_node ON hardware (node_id);
+",
+];
+
+/// The version this program writes.
+pub const VERSION: i64 = STEPS.len() as i64;
+
+/// Brings the file behind `connection` to [`VERSION`].
+pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+    loop {
+        // Read inside the transaction: two threads of one process may open the file together.
+        let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let found: i64 = step.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if found == VERSION {
+            return Ok(());
+        }
+        let sql = usize::try_from(found)
+            .ok()
+            .and_then(|index| STEPS.get(index))
+            .ok_or(StoreError::NewerSchema {
+                found,
+                known: VERSION,
+            })?;
+        step.execute_batch(sql)?;
+        step.pragma_update(None, "user_version", found + 1)?;
+        step.commit()?;
+    }
+}
