@@ -1,0 +1,470 @@
+//! The JoinService: opens sealed tokens, decides who joins, issues node certificates, and signs the
+//! answer.
+//!
+//! It alone holds the node CA's key and the JoinService keys. [`JoinService::join`] is the whole of it:
+//! bytes of a request, where it came from and the time go in; bytes of an answer or a [`Refusal`] come
+//! out. It runs on a thread of its own ([`thread::start`]); a gateway sees only [`thread::Relay`].
+//!
+//! Promises: a token is redeemed by one key, once; the same key gets the same certificate again until
+//! the token's end and an hour more; node, redemption and record are durable before the answer is
+//! signed; nothing is granted for what a machine claims, save the id of its own earlier node when the
+//! token says `allow-reclaim`.
+
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)
+)]
+
+mod claims;
+mod refusal;
+pub mod thread;
+pub mod token;
+
+use bcd::crypto::envelope::{self, Purpose};
+use bcd::crypto::key::NodeKey;
+use bcd::crypto::{csr, digest, hpke};
+use bcd::proto::{
+    Envelope, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, JoinResult,
+    Role, TrustBundle,
+};
+use proto_gen::codec::Message;
+
+pub use self::refusal::Refusal;
+use self::token::Presented;
+use crate::ids;
+use crate::pki::{NodeIssuer, Private, Public};
+use crate::store::{Attempt, Node, Redemption, State, Store, StoreError, Token};
+
+/// Bytes of a `JoinRequest`.
+pub const REQUEST_MAX: usize = 64 * 1024;
+const CSR_MAX: usize = 4096;
+const CIPHERTEXT_MAX: usize = 4096;
+const TEXT_MAX: usize = 256;
+/// How long a node's certificate is valid.
+const CERTIFICATE_SECONDS: i64 = 90 * 86_400;
+/// How long past its token's end a redemption is answered again.
+const GRACE_MS: i64 = 3_600_000;
+const HPKE_INFO: &[u8] = b"better-compute join v1";
+
+/// The name of a role, as tokens, SPIFFE ids and the command line have it.
+pub fn role_name(role: i32) -> Option<&'static str> {
+    match Role(role) {
+        Role::NODE => Some("node"),
+        Role::SITE => Some("site"),
+        Role::RAMDISK => Some("ramdisk"),
+        _ => None,
+    }
+}
+
+/// The role of this name.
+pub fn role_named(name: &str) -> Option<i32> {
+    [Role::NODE, Role::SITE, Role::RAMDISK]
+        .into_iter()
+        .map(|role| role.0)
+        .find(|role| role_name(*role) == Some(name))
+}
+
+/// The keys a JoinService decides and signs with.
+pub struct Keys {
+    trust_domain: String,
+    issuer: NodeIssuer,
+    signing: NodeKey,
+    encryption: NodeKey,
+    encryption_pin: String,
+    trust_bundle: Envelope,
+}
+
+impl Keys {
+    /// From an opened bundle. Signs the trust bundle that goes with every answer.
+    ///
+    /// # Errors
+    /// A [`Refusal::Fault`] that names the key that cannot be used.
+    pub fn new(public: &Public, private: &Private, now_ms: i64) -> Result<Self, Refusal> {
+        let fault = |_| Refusal::Fault("use its signing key");
+        let signing = NodeKey::from_pkcs8_der(&private.join_signing).map_err(fault)?;
+        let bundle = TrustBundle {
+            version: public.trust_version,
+            issued_at_ms: now_ms,
+            serving_cas: vec![public.serving_ca.clone()],
+            node_cas: vec![public.node_ca.clone()],
+            join_signing_keys: vec![public.join_signing_key.clone()],
+            join_encryption_keys: vec![public.join_encryption_key.clone()],
+            command_roots: public.command_root.iter().cloned().collect(),
+            ..TrustBundle::default()
+        };
+        Ok(Self {
+            trust_domain: public.trust_domain.clone(),
+            issuer: NodeIssuer::new(&public.node_ca, &private.node_ca)
+                .map_err(|_| Refusal::Fault("use its node CA"))?,
+            encryption: NodeKey::from_pkcs8_der(&private.join_encryption)
+                .map_err(|_| Refusal::Fault("use its encryption key"))?,
+            encryption_pin: public.pins().join_encryption.to_string(),
+            trust_bundle: envelope::sign(bundle.encode_to_vec(), Purpose::TrustBundle, &signing)
+                .map_err(fault)?,
+            signing,
+        })
+    }
+}
+
+/// See the module's head.
+pub struct JoinService {
+    keys: Keys,
+    store: Store,
+}
+
+/// A request that is well-formed, over a CSR that holds, with a token that opened.
+struct Asked {
+    role: i32,
+    role_name: &'static str,
+    site: String,
+    node_id: String,
+    csr_sha256: [u8; 32],
+    spki: Vec<u8>,
+    spki_sha256: [u8; 32],
+    token: Presented,
+    claims: Vec<u8>,
+    hostname: String,
+    hardware: claims::Hardware,
+    daemon_version: String,
+}
+
+/// What is granted.
+struct Grant {
+    node_id: String,
+    pool: String,
+    site: String,
+    chain: Vec<Vec<u8>>,
+    /// For the record: `issued` or `reissued`, and why.
+    outcome: &'static str,
+    reason: &'static str,
+}
+
+impl JoinService {
+    pub fn new(keys: Keys, store: Store) -> Self {
+        Self { keys, store }
+    }
+
+    /// Decides a join. `request` is an encoded `JoinRequest` from `address`; the answer is an encoded
+    /// `JoinResponse`.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; those of a known token are recorded.
+    pub fn join(&mut self, request: &[u8], address: &str, now_ms: i64) -> Result<Vec<u8>, Refusal> {
+        let asked = self.keys.read(request)?;
+        let keys = &self.keys;
+        let grant = self
+            .store
+            .together(|store| decide(store, keys, &asked, address, now_ms))??;
+        let result = JoinResult {
+            csr_sha256: asked.csr_sha256.to_vec(),
+            spiffe_id: keys.spiffe_id(asked.role_name, &grant.node_id),
+            node_id: grant.node_id,
+            role: Role(asked.role),
+            site: grant.site,
+            pool: grant.pool,
+            certificate_chain: grant.chain,
+            trust_bundle: Some(keys.trust_bundle.clone()),
+            server_time_ms: now_ms,
+            ..JoinResult::default()
+        };
+        let signed = envelope::sign(result.encode_to_vec(), Purpose::JoinResponse, &keys.signing)
+            .map_err(|_| Refusal::Fault("sign the answer"))?;
+        let response = JoinResponse {
+            outcome: Some(JoinResponseOutcome::Signed(signed)),
+            ..JoinResponse::default()
+        };
+        Ok(response.encode_to_vec())
+    }
+}
+
+impl Keys {
+    fn spiffe_id(&self, role: &str, node_id: &str) -> String {
+        format!("spiffe://{}/{role}/{node_id}", self.trust_domain)
+    }
+
+    /// Everything that can be said of a request without the database.
+    fn read(&self, bytes: &[u8]) -> Result<Asked, Refusal> {
+        let malformed = |what: &str| Refusal::Malformed(what.to_owned());
+        if bytes.len() > REQUEST_MAX {
+            return Err(malformed("it is over 64 KiB"));
+        }
+        let request = JoinRequest::decode(bytes)
+            .map_err(|error| Refusal::Malformed(format!("it cannot be decoded: {error}")))?;
+        if request.attestor != "join-token" {
+            return Err(Refusal::UnknownAttestor);
+        }
+        let role = request.role.0;
+        let role_name = role_name(role).ok_or(Refusal::UnknownRole)?;
+        for (text, what) in [
+            (&request.site, "site is over 256 bytes"),
+            (&request.node_id, "node_id is over 256 bytes"),
+            (&request.daemon_version, "daemon_version is over 256 bytes"),
+        ] {
+            if text.len() > TEXT_MAX {
+                return Err(malformed(what));
+            }
+        }
+        let claims = request.claims.unwrap_or_default();
+        if let Some(name) = claims::over_limit(&claims) {
+            return Err(Refusal::Malformed(format!(
+                "claims.{name} is over its limit"
+            )));
+        }
+        if request.csr.len() > CSR_MAX {
+            return Err(malformed("csr is over 4 KiB"));
+        }
+        let spki = csr::verify(&request.csr).map_err(|error| Refusal::BadCsr(error.to_string()))?;
+        let csr_sha256 = digest::sha256(&request.csr);
+
+        let Some(JoinRequestCredential::SealedToken(sealed)) = request.credential else {
+            return Err(malformed("it carries no sealed token"));
+        };
+        if sealed.ciphertext.len() > CIPHERTEXT_MAX {
+            return Err(malformed("sealed_token.ciphertext is over 4 KiB"));
+        }
+        if sealed.key_pin != self.encryption_pin {
+            return Err(Refusal::OtherEncryptionKey);
+        }
+        let token = hpke::open(
+            &self.encryption,
+            &sealed.enc,
+            HPKE_INFO,
+            &csr_sha256,
+            &sealed.ciphertext,
+        )
+        .map_err(|_| Refusal::DoesNotOpen)?;
+        let token = Presented::parse(&token).ok_or(Refusal::MalformedToken)?;
+        Ok(Asked {
+            role,
+            role_name,
+            site: request.site,
+            node_id: request.node_id,
+            csr_sha256,
+            spki_sha256: digest::sha256(&spki),
+            spki,
+            token,
+            hostname: claims.hostname.clone(),
+            hardware: claims::Hardware::of(&claims),
+            claims: claims.encode_to_vec(),
+            daemon_version: request.daemon_version,
+        })
+    }
+}
+
+/// Decides inside one transaction; a refusal is a decision too, and its record is kept.
+fn decide(
+    store: &Store,
+    keys: &Keys,
+    asked: &Asked,
+    address: &str,
+    now_ms: i64,
+) -> Result<Result<Grant, Refusal>, StoreError> {
+    let token = match store.token(&asked.token.id)? {
+        Some(token) if asked.token.is(&token.digest) => token,
+        _ => return Ok(Err(Refusal::UnknownToken)),
+    };
+    let decision = match grant(store, keys, asked, &token, now_ms) {
+        Err(Refusal::Store(error)) => return Err(error),
+        decision => decision,
+    };
+    let (outcome, reason, node_id) = match &decision {
+        Ok(grant) => (
+            grant.outcome,
+            grant.reason.to_owned(),
+            Some(grant.node_id.clone()),
+        ),
+        Err(refusal) => ("refused", refusal.to_string(), None),
+    };
+    store.record_attempt(&Attempt {
+        at_ms: now_ms,
+        token_id: token.id,
+        spki_sha256: asked.spki_sha256,
+        outcome,
+        reason,
+        node_id,
+        hostname: asked.hostname.clone(),
+        address: address.to_owned(),
+    })?;
+    Ok(decision)
+}
+
+fn grant(
+    store: &Store,
+    keys: &Keys,
+    asked: &Asked,
+    token: &Token,
+    now_ms: i64,
+) -> Result<Grant, Refusal> {
+    if token.revoked_at_ms.is_some() {
+        return Err(Refusal::Revoked);
+    }
+    let redemption = store.redemption(&token.id)?;
+    if redemption
+        .as_ref()
+        .is_some_and(|redemption| redemption.spki_sha256 != asked.spki_sha256)
+    {
+        return Err(Refusal::UsedByOtherKey);
+    }
+    if token.role != asked.role {
+        return Err(Refusal::OtherRole {
+            token: role_name(token.role).unwrap_or("unknown"),
+            asked: asked.role_name,
+        });
+    }
+    if !asked.site.is_empty() && token.site != asked.site {
+        return Err(Refusal::OtherSite {
+            token: token.site.clone(),
+            asked: asked.site.clone(),
+        });
+    }
+    if let Some(redemption) = redemption {
+        return reissue(store, token, redemption, now_ms);
+    }
+    if now_ms >= token.expires_at_ms {
+        return Err(Refusal::Expired {
+            ago_ms: now_ms - token.expires_at_ms,
+        });
+    }
+    issue(store, keys, asked, token, now_ms)
+}
+
+/// The same answer once more, for the same key.
+fn reissue(
+    store: &Store,
+    token: &Token,
+    redemption: Redemption,
+    now_ms: i64,
+) -> Result<Grant, Refusal> {
+    if now_ms >= redemption.until_ms {
+        return Err(Refusal::RetriedTooLate);
+    }
+    if store
+        .node(&redemption.node_id)?
+        .is_none_or(|node| node.deleted)
+    {
+        return Err(Refusal::NodeDeleted);
+    }
+    Ok(Grant {
+        node_id: redemption.node_id,
+        pool: token.pool.clone(),
+        site: token.site.clone(),
+        chain: redemption.chain,
+        outcome: "reissued",
+        reason: "the same key asked again",
+    })
+}
+
+fn issue(
+    store: &Store,
+    keys: &Keys,
+    asked: &Asked,
+    token: &Token,
+    now_ms: i64,
+) -> Result<Grant, Refusal> {
+    let earlier = earlier_node(store, asked, token)?;
+    let (node_id, reason) = match earlier {
+        Some((node, reason)) => (node.id, reason),
+        None => (ids::new("node", now_ms), "a new node"),
+    };
+    let spiffe_id = keys.spiffe_id(asked.role_name, &node_id);
+    let leaf = keys
+        .issuer
+        .leaf(&asked.spki, &spiffe_id, now_ms, CERTIFICATE_SECONDS)
+        .map_err(|_| Refusal::Fault("issue a certificate"))?;
+    let redemption = Redemption {
+        spki_sha256: asked.spki_sha256,
+        node_id: node_id.clone(),
+        chain: vec![leaf],
+        until_ms: token.expires_at_ms.saturating_add(GRACE_MS),
+    };
+    let node = Node {
+        id: node_id.clone(),
+        role: asked.role,
+        pool: token.pool.clone(),
+        site: token.site.clone(),
+        spki_sha256: asked.spki_sha256,
+        token_id: token.id.clone(),
+        joined_at_ms: now_ms,
+        certificate_until_ms: now_ms.saturating_add(CERTIFICATE_SECONDS * 1000),
+        cordoned: false,
+        deleted: false,
+        claims: asked.claims.clone(),
+        hostname: asked.hostname.clone(),
+        state: State::Joining,
+        session_id: String::new(),
+        daemon_version: asked.daemon_version.clone(),
+        boot_id: String::new(),
+        capabilities: Vec::new(),
+        address: String::new(),
+        last_seen_ms: None,
+    };
+    store.put_node(&node, &asked.hardware.rows())?;
+    store.add_redemption(&token.id, &redemption, now_ms)?;
+    Ok(Grant {
+        node_id,
+        pool: token.pool.clone(),
+        site: token.site.clone(),
+        chain: redemption.chain,
+        outcome: "issued",
+        reason,
+    })
+}
+
+/// The node this join continues, if it continues one.
+///
+/// The key is proof: a node that joins again with it stays who it is. Without the key, an earlier node
+/// is taken over only with a token that allows it: the node the machine names, else the only one that
+/// claims the same serial, the same UUID and a common MAC.
+fn earlier_node(
+    store: &Store,
+    asked: &Asked,
+    token: &Token,
+) -> Result<Option<(Node, &'static str)>, Refusal> {
+    let fits =
+        |node: &Node| node.role == token.role && node.pool == token.pool && node.site == token.site;
+    let by_key = store
+        .nodes_with_key(&asked.spki_sha256)?
+        .into_iter()
+        .find(|node| fits(node) && (asked.node_id.is_empty() || node.id == asked.node_id));
+    if let Some(node) = by_key {
+        return Ok(Some((node, "the node of this key joined again")));
+    }
+    if !asked.node_id.is_empty() {
+        if !token.allow_reclaim {
+            return Err(Refusal::NotReclaimable(
+                "this token joins new nodes only: to take an existing node's id, make one with better-compute tokens create --allow-reclaim",
+            ));
+        }
+        return match store.node(&asked.node_id)? {
+            Some(node) if !node.deleted && fits(&node) => Ok(Some((node, "reclaimed by its id"))),
+            Some(node) if !node.deleted => Err(Refusal::NotReclaimable(
+                "the node named by --node-id has another role, pool or site than the token",
+            )),
+            _ => Err(Refusal::NotReclaimable(
+                "there is no node with the id named by --node-id: see better-compute nodes list",
+            )),
+        };
+    }
+    let (Some(serial), Some(uuid), true) = (
+        &asked.hardware.serial,
+        &asked.hardware.uuid,
+        token.allow_reclaim,
+    ) else {
+        return Ok(None);
+    };
+    let mut same = store.nodes_with_hardware(serial, uuid, &asked.hardware.macs)?;
+    same.retain(fits);
+    match (same.pop(), same.is_empty()) {
+        (Some(node), true) => Ok(Some((node, "reclaimed by its hardware"))),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

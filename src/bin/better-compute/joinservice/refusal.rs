@@ -1,0 +1,164 @@
+//! Why a join is refused: one variant a reason, each with its gRPC code and its line for a person.
+
+use std::error::Error;
+use std::fmt;
+
+use bcd::wire::grpc::{Code, Status};
+
+use crate::store::StoreError;
+
+/// A refused join.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The request is not well-formed or over a limit: what is wrong with it.
+    Malformed(String),
+    /// The attestor is none this JoinService has.
+    UnknownAttestor,
+    /// The role is none this JoinService knows.
+    UnknownRole,
+    /// The CSR does not hold: why.
+    BadCsr(String),
+    /// The token is sealed to a key that is not this JoinService's.
+    OtherEncryptionKey,
+    /// What was sealed does not open.
+    DoesNotOpen,
+    /// What was sealed is no token.
+    MalformedToken,
+    /// No such token, or the secret is another's.
+    UnknownToken,
+    Revoked,
+    Expired {
+        /// How long ago, in milliseconds.
+        ago_ms: i64,
+    },
+    /// The token was redeemed by another key.
+    UsedByOtherKey,
+    /// The token was redeemed by this key, and the time in which the answer is given again is over.
+    RetriedTooLate,
+    OtherRole {
+        token: &'static str,
+        asked: &'static str,
+    },
+    OtherSite {
+        token: String,
+        asked: String,
+    },
+    /// The node this machine claims to be cannot be joined with this token.
+    NotReclaimable(&'static str),
+    /// The node the token was redeemed for is deleted.
+    NodeDeleted,
+    /// The control plane's own trouble; the caller may try again.
+    Store(StoreError),
+    /// The control plane's own trouble: signing or issuing failed.
+    Fault(&'static str),
+}
+
+impl Refusal {
+    /// The gRPC code docs/protocol.md gives this refusal.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Malformed(_) | Self::UnknownAttestor | Self::UnknownRole | Self::BadCsr(_) => {
+                Code::InvalidArgument
+            }
+            Self::OtherEncryptionKey => Code::FailedPrecondition,
+            Self::DoesNotOpen | Self::MalformedToken | Self::UnknownToken => Code::Unauthenticated,
+            Self::Revoked
+            | Self::Expired { .. }
+            | Self::UsedByOtherKey
+            | Self::RetriedTooLate
+            | Self::OtherRole { .. }
+            | Self::OtherSite { .. }
+            | Self::NotReclaimable(_)
+            | Self::NodeDeleted => Code::PermissionDenied,
+            Self::Store(_) => Code::Unavailable,
+            Self::Fault(_) => Code::Internal,
+        }
+    }
+
+    /// What the node is told. The control plane's own trouble is named, not explained.
+    pub fn status(&self) -> Status {
+        Status::new(self.code(), self.to_string())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(what) => write!(f, "malformed join request: {what}"),
+            Self::UnknownAttestor => {
+                write!(
+                    f,
+                    "the attestor is not known here; this control plane takes join-token"
+                )
+            }
+            Self::UnknownRole => write!(f, "the role is not one of node, site and ramdisk"),
+            Self::BadCsr(why) => write!(f, "the certificate request does not hold: {why}"),
+            Self::OtherEncryptionKey => write!(
+                f,
+                "the token is sealed to a key that is not this control plane's: install its join-encryption.jwk and join_encryption_key_pin again"
+            ),
+            Self::DoesNotOpen => write!(
+                f,
+                "the sealed token does not open: it was damaged on its way or made for another request"
+            ),
+            Self::MalformedToken => write!(
+                f,
+                "this is no join token: it must be bcjt_jt_<id>.<secret>, whole"
+            ),
+            Self::UnknownToken => write!(
+                f,
+                "the join token is not known here: check that it is whole and was made by this control plane"
+            ),
+            Self::Revoked => write!(
+                f,
+                "the join token is revoked: make a new one with better-compute tokens create"
+            ),
+            Self::Expired { ago_ms } => write!(
+                f,
+                "the join token expired {} ago: make a new one with better-compute tokens create",
+                crate::cli::ago::span(*ago_ms)
+            ),
+            Self::UsedByOtherKey => write!(
+                f,
+                "the join token was already used by another key: make a new one with better-compute tokens create"
+            ),
+            Self::RetriedTooLate => write!(
+                f,
+                "the join token was used by this key, but too long ago to answer again: make a new one with better-compute tokens create"
+            ),
+            Self::OtherRole { token, asked } => write!(
+                f,
+                "the join token is for role {token}, not {asked}: join with --role {token} or make a token with --role {asked}"
+            ),
+            Self::OtherSite { token, asked } => write!(
+                f,
+                "the join token is for site {token}, not {asked}: correct site in config.toml or make a token with --site {asked}"
+            ),
+            Self::NotReclaimable(why) => f.write_str(why),
+            Self::NodeDeleted => write!(
+                f,
+                "the node this token joined was deleted: make a new token with better-compute tokens create and join with --reset"
+            ),
+            Self::Store(_) => write!(
+                f,
+                "the control plane cannot use its database: try again later"
+            ),
+            Self::Fault(what) => write!(f, "the control plane cannot {what}"),
+        }
+    }
+}
+
+impl Error for Refusal {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
