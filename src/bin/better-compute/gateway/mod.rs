@@ -1,0 +1,221 @@
+//! The gateway: the one address nodes call. It relays joins and holds sessions.
+//!
+//! It owns its serving leaf and knows the node-identity CA's certificate; of the JoinService it has a
+//! [`Relay`], of the records a [`Sessions`]. It neither opens a token nor signs an answer: a join passes
+//! through as bytes.
+//!
+//! Promises: TLS 1.3 with ALPN h2; a client certificate is asked for, and one that is shown must chain to
+//! the node CA and be valid; everything a peer may take is bounded (handshakes at once and by address,
+//! connections, streams, messages, time).
+
+mod handshakes;
+mod session;
+pub mod tls;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bcd::proto::join_service;
+use bcd::proto::session_service;
+use bcd::rt::{self, TcpListener, TcpStream};
+use bcd::sys::log::{self, Level, Value};
+use bcd::wire::grpc::server::{Limits, Peer, Router, serve_until};
+use bcd::wire::grpc::{Code, Status};
+use rustls::ServerConfig;
+
+use self::handshakes::Handshakes;
+use self::session::Ending;
+use crate::joinservice::REQUEST_MAX;
+use crate::joinservice::thread::Relay;
+use crate::registry::Sessions;
+
+/// TLS handshake and HTTP/2 preface, each.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 50_000;
+/// How long sessions may take to move after a drain.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A TLS configuration that may be replaced while connections go on.
+pub type TlsConfig = Rc<RefCell<Arc<ServerConfig>>>;
+
+/// What a gateway is told about its fleet.
+pub struct Settings {
+    pub trust_domain: String,
+    /// `Welcome.heartbeat_interval_ms`.
+    pub heartbeat: Duration,
+}
+
+/// A gateway and its live sessions.
+pub struct Gateway {
+    settings: Settings,
+    sessions: Rc<dyn Sessions>,
+    /// By node id: the newest session and the way to end it.
+    live: RefCell<BTreeMap<String, Live>>,
+    connections: RefCell<usize>,
+    draining: RefCell<Vec<rt::channel::Sender<()>>>,
+}
+
+struct Live {
+    session_id: String,
+    end: rt::channel::Sender<Ending>,
+}
+
+impl Gateway {
+    pub fn new(settings: Settings, sessions: Rc<dyn Sessions>) -> Rc<Self> {
+        Rc::new(Self {
+            settings,
+            sessions,
+            live: RefCell::default(),
+            connections: RefCell::default(),
+            draining: RefCell::default(),
+        })
+    }
+
+    /// Ends the session of a node that was deleted.
+    pub fn node_deleted(&self, node_id: &str) {
+        if let Some(live) = self.live.borrow().get(node_id) {
+            let _ = live.end.try_send(Ending::Deleted);
+        }
+    }
+
+    /// Takes connections until `shutdown` ends; then asks all sessions to move, and gives them a few
+    /// seconds.
+    pub async fn serve(
+        self: Rc<Self>,
+        listener: TcpListener,
+        tls: TlsConfig,
+        relay: Rc<dyn Relay>,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let router = Rc::new(self.clone().router(relay));
+        let handshakes = Handshakes::new();
+        let accepting = async {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, address)) => {
+                        self.clone()
+                            .take(stream, address, &tls, &router, &handshakes);
+                    }
+                    Err(error) => {
+                        log::event(
+                            Level::Error,
+                            "gateway.accept",
+                            &[("error", Value::Chain(&error))],
+                        );
+                        rt::sleep(Duration::from_secs(1)).await;
+                    }
+                }
+            }
+        };
+        rt::select(shutdown, accepting).await;
+        drop(listener);
+        self.drain().await;
+    }
+
+    fn take(
+        self: Rc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        tls: &TlsConfig,
+        router: &Rc<Router>,
+        handshakes: &Rc<Handshakes>,
+    ) {
+        if *self.connections.borrow() >= CONNECTIONS_MAX {
+            return;
+        }
+        let Some(turn) = handshakes.begin(address.ip()) else {
+            log::event(
+                Level::Debug,
+                "gateway.handshakes",
+                &[("address", Value::Shown(&address))],
+            );
+            return;
+        };
+        *self.connections.borrow_mut() += 1;
+        let config = tls.borrow().clone();
+        let router = router.clone();
+        let (stop, mut stopping) = rt::channel(1);
+        {
+            let mut draining = self.draining.borrow_mut();
+            draining.retain(|sender| !sender.is_closed());
+            draining.push(stop);
+        }
+        rt::spawn(async move {
+            let shaken = rt::tls::server(stream, config, HANDSHAKE).await;
+            drop(turn);
+            let ended = match shaken {
+                Ok(stream) => {
+                    let peer = Peer {
+                        address: Some(address),
+                        certificates: stream.peer_certificates().to_vec(),
+                    };
+                    let stopped = async move {
+                        stopping.recv().await;
+                    };
+                    serve_until(stream, peer, router, Limits::default(), stopped)
+                        .await
+                        .map_err(|error| bcd::cli::chain(&error))
+                }
+                Err(error) => Err(bcd::cli::chain(&error)),
+            };
+            if let Err(error) = ended {
+                log::event(
+                    Level::Debug,
+                    "gateway.connection",
+                    &[
+                        ("address", Value::Shown(&address)),
+                        ("error", Value::Text(&error)),
+                    ],
+                );
+            }
+            *self.connections.borrow_mut() -= 1;
+        });
+    }
+
+    fn router(self: Rc<Self>, relay: Rc<dyn Relay>) -> Router {
+        let mut router = Router::new();
+        router.unary_bytes(join_service::JOIN.path(), move |context, request| {
+            let address = context
+                .peer
+                .address
+                .map(|address| address.ip().to_string())
+                .unwrap_or_default();
+            let answer = (request.len() <= REQUEST_MAX).then(|| relay.relay(request, address));
+            async move {
+                match answer {
+                    Some(answer) => answer.await,
+                    None => Err(Status::new(
+                        Code::InvalidArgument,
+                        "malformed join request: it is over 64 KiB",
+                    )),
+                }
+            }
+        });
+        router.bidi(
+            &session_service::SESSION,
+            move |context, frames, answers| session::run(self.clone(), context, frames, answers),
+        );
+        router
+    }
+
+    /// Asks every session to move, then every connection to end.
+    async fn drain(&self) {
+        for live in self.live.borrow().values() {
+            let _ = live.end.try_send(Ending::Drain);
+        }
+        let moved = async {
+            while !self.live.borrow().is_empty() {
+                rt::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = rt::timeout(DRAIN, moved).await;
+        for connection in self.draining.take() {
+            let _ = connection.try_send(());
+        }
+    }
+}

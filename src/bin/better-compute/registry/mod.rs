@@ -1,0 +1,314 @@
+//! The control plane's records as the gateway and the API use them: one thread with the database,
+//! reached through a bounded queue.
+//!
+//! Promises: what a call has answered is durable; a session that the records let in belongs to a node
+//! that is not deleted, opened with the certificate of the node's current key. When a node was last seen
+//! is kept in memory and written at most every 30 seconds: it is the one thing a kill may lose.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::thread;
+
+use bcd::rt::channel::{Receiver, Sender, channel};
+use bcd::sys::clock;
+use bcd::sys::log::{self, Level, Value};
+use bcd::wire::grpc::{Code, Status};
+
+use crate::store::{Node, SessionFacts, Store, StoreError};
+
+/// Calls that may wait.
+const QUEUE: usize = 1024;
+/// How often sightings are written.
+const SEEN_EVERY_MS: i64 = 30_000;
+
+/// Now, Unix time in milliseconds.
+pub fn now_ms() -> i64 {
+    i64::try_from(clock::wall_ms()).unwrap_or(i64::MAX)
+}
+
+/// What the gateway knows of a session that is to be opened.
+pub struct Opening {
+    pub node_id: String,
+    /// SHA-256 of the SubjectPublicKeyInfo of the certificate it was opened with.
+    pub spki_sha256: [u8; 32],
+    pub session_id: String,
+    pub daemon_version: String,
+    pub boot_id: String,
+    pub capabilities: Vec<String>,
+    pub address: String,
+}
+
+/// A future of the loop.
+pub type Answer<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// What the gateway tells of sessions.
+pub trait Sessions {
+    /// Whether the session may be; the node is then adopting.
+    fn open(&self, opening: Opening) -> Answer<Result<(), Status>>;
+    /// A frame was heard: the node is connected.
+    fn seen(&self, node_id: &str, session_id: &str);
+    /// The session is over.
+    fn closed(&self, node_id: &str, session_id: &str);
+}
+
+/// Why a call to the records failed.
+#[derive(Debug)]
+pub enum RegistryError {
+    Store(StoreError),
+    /// Too many calls wait already.
+    Busy,
+    /// The thread has ended.
+    Stopped,
+}
+
+impl fmt::Display for RegistryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(_) => write!(f, "the control plane cannot use its database"),
+            Self::Busy => write!(f, "the control plane is busy: try again"),
+            Self::Stopped => write!(f, "the control plane is stopping"),
+        }
+    }
+}
+
+impl Error for RegistryError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+type Work = Box<dyn FnOnce(&mut Records) + Send>;
+
+/// The way to the records' thread.
+#[derive(Clone)]
+pub struct Registry(Sender<Work>);
+
+/// The database and what is not in it yet.
+pub struct Records {
+    pub store: Store,
+    /// By node: the session it was seen in, and when.
+    seen: BTreeMap<String, (String, i64)>,
+    written_ms: i64,
+}
+
+/// Starts the thread; sessions that an earlier process left open are closed first. It ends, with all
+/// sightings written, when the last [`Registry`] is gone; the handle waits for that.
+///
+/// # Errors
+/// The database does not take the change.
+pub fn start(store: Store) -> Result<(Registry, thread::JoinHandle<()>), RegistryError> {
+    store.close_all_sessions().map_err(RegistryError::Store)?;
+    let (sender, receiver) = channel(QUEUE);
+    let records = Records {
+        store,
+        seen: BTreeMap::new(),
+        written_ms: 0,
+    };
+    let thread = thread::Builder::new()
+        .name("registry".to_owned())
+        .spawn(move || run(records, receiver))
+        .map_err(|error: io::Error| {
+            log::event(
+                Level::Error,
+                "registry.thread",
+                &[("error", Value::Chain(&error))],
+            );
+            RegistryError::Stopped
+        })?;
+    Ok((Registry(sender), thread))
+}
+
+fn run(mut records: Records, mut work: Receiver<Work>) {
+    while let Some(call) = work.recv_blocking() {
+        call(&mut records);
+    }
+    records.write_seen();
+    let _ = records.store.close_all_sessions();
+}
+
+impl Registry {
+    /// Runs `work` on the records' thread and gives its value.
+    ///
+    /// # Errors
+    /// See [`RegistryError`].
+    pub fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Records) -> Result<T, StoreError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, RegistryError>> + 'static {
+        let (answer, mut answered) = channel(1);
+        let queued = self.0.try_send(Box::new(move |records: &mut Records| {
+            let _ = answer.try_send(work(records));
+        }));
+        let queued = queued.map_err(|error| match error {
+            bcd::rt::channel::SendError::Full(_) => RegistryError::Busy,
+            bcd::rt::channel::SendError::Closed(_) => RegistryError::Stopped,
+        });
+        async move {
+            queued?;
+            match answered.recv().await {
+                Some(value) => value.map_err(RegistryError::Store),
+                None => Err(RegistryError::Stopped),
+            }
+        }
+    }
+
+    /// Runs `work` without waiting for it; what fails is logged.
+    fn tell(&self, work: impl FnOnce(&mut Records) -> Result<(), StoreError> + Send + 'static) {
+        let work = Box::new(move |records: &mut Records| {
+            if let Err(error) = work(records) {
+                log::event(
+                    Level::Error,
+                    "registry.write",
+                    &[("error", Value::Chain(&error))],
+                );
+            }
+        });
+        if self.0.try_send(work).is_err() {
+            log::event(Level::Warn, "registry.busy", &[]);
+        }
+    }
+}
+
+impl Records {
+    /// All nodes with when they were last seen.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        let mut nodes = self.store.nodes()?;
+        for node in &mut nodes {
+            self.add_seen(node);
+        }
+        Ok(nodes)
+    }
+
+    /// A node that is not deleted.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn node(&self, id: &str) -> Result<Option<Node>, StoreError> {
+        let mut node = self.store.node(id)?.filter(|node| !node.deleted);
+        if let Some(node) = &mut node {
+            self.add_seen(node);
+        }
+        Ok(node)
+    }
+
+    fn add_seen(&self, node: &mut Node) {
+        if let Some((_, at)) = self.seen.get(&node.id) {
+            node.last_seen_ms = node.last_seen_ms.max(Some(*at));
+        }
+    }
+
+    fn open(&mut self, opening: &Opening, now_ms: i64) -> Result<Result<(), Status>, StoreError> {
+        let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
+        let node = match self.store.node(&opening.node_id)? {
+            Some(node) if !node.deleted => node,
+            _ => {
+                return refused(
+                    "this node was deleted: join again with bcd join --reset --yes and a new token",
+                );
+            }
+        };
+        if node.spki_sha256 != opening.spki_sha256 {
+            return refused(
+                "this node joined again with another key, which replaced this certificate: join with bcd join --reset --yes and a new token",
+            );
+        }
+        self.seen.remove(&opening.node_id);
+        self.store.session_opened(&SessionFacts {
+            node_id: &opening.node_id,
+            session_id: &opening.session_id,
+            daemon_version: &opening.daemon_version,
+            boot_id: &opening.boot_id,
+            capabilities: &opening.capabilities,
+            address: &opening.address,
+            now_ms,
+        })?;
+        Ok(Ok(()))
+    }
+
+    fn note_seen(
+        &mut self,
+        node_id: String,
+        session_id: String,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let first = self
+            .seen
+            .get(&node_id)
+            .is_none_or(|(session, _)| *session != session_id);
+        if first {
+            self.store.session_seen(&node_id, &session_id, now_ms)?;
+        }
+        self.seen.insert(node_id, (session_id, now_ms));
+        if now_ms - self.written_ms >= SEEN_EVERY_MS {
+            self.write_seen();
+            self.written_ms = now_ms;
+        }
+        Ok(())
+    }
+
+    fn write_seen(&mut self) {
+        let seen = &self.seen;
+        let written = self.store.together(|store| {
+            seen.iter()
+                .try_for_each(|(node, (session, at))| store.session_seen(node, session, *at))
+        });
+        if let Err(error) = written {
+            log::event(
+                Level::Error,
+                "registry.write",
+                &[("error", Value::Chain(&error))],
+            );
+        }
+    }
+
+    fn close(&mut self, node_id: &str, session_id: &str) -> Result<(), StoreError> {
+        let ended = self
+            .seen
+            .get(node_id)
+            .filter(|(session, _)| session == session_id);
+        if let Some((_, at)) = ended {
+            self.store.session_seen(node_id, session_id, *at)?;
+            self.seen.remove(node_id);
+        }
+        self.store.session_closed(node_id, session_id)
+    }
+}
+
+impl Sessions for Registry {
+    fn open(&self, opening: Opening) -> Answer<Result<(), Status>> {
+        let answer = self.with(move |records| records.open(&opening, now_ms()));
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|error| {
+                log::event(
+                    Level::Error,
+                    "session.registry",
+                    &[("error", Value::Chain(&error))],
+                );
+                Err(Status::new(
+                    Code::Unavailable,
+                    "the control plane cannot use its records: try again later",
+                ))
+            })
+        })
+    }
+
+    fn seen(&self, node_id: &str, session_id: &str) {
+        let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
+        self.tell(move |records| records.note_seen(node_id, session_id, now_ms()));
+    }
+
+    fn closed(&self, node_id: &str, session_id: &str) {
+        let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
+        self.tell(move |records| records.close(&node_id, &session_id));
+    }
+}
