@@ -1,0 +1,199 @@
+//! The control plane's HTTP API: the well-known document and the downloads for machines, tokens and
+//! nodes for operators.
+//!
+//! Promises: everything but the document and the downloads needs the admin token, which is compared in
+//! constant time; what an answer acknowledges is durable; every error is JSON with a code and one line.
+
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+mod downloads;
+mod operator;
+pub mod views;
+pub mod wellknown;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bcd::crypto::digest;
+use bcd::rt::{self, TcpListener};
+use bcd::sys::fs::Dir;
+use bcd::sys::log::{self, Level, Value};
+use bcd::wire::http1::server::{Answer, Body, Limits, Request, serve};
+use nanoserde::SerJson;
+
+use self::views::{ErrorBody, ErrorView};
+use crate::gateway::{Gateway, TlsConfig};
+use crate::registry::Registry;
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const CONNECTIONS_MAX: usize = 512;
+const BODY_MAX: usize = 64 * 1024;
+
+/// What the API serves.
+pub struct Api {
+    /// `/api/compute`: starts with a slash, ends without one, or empty.
+    pub base_path: String,
+    /// The well-known document.
+    pub document: String,
+    pub downloads: Option<Arc<Dir>>,
+    /// SHA-256 of the admin token.
+    pub admin: [u8; 32],
+    pub registry: Registry,
+    pub gateway: Rc<Gateway>,
+}
+
+/// A request that is not answered with what it asks for.
+struct Refused(u16, &'static str, String);
+
+impl Refused {
+    fn not_found(what: &str) -> Self {
+        Self(404, "NOT_FOUND", what.to_owned())
+    }
+
+    fn invalid(why: impl Into<String>) -> Self {
+        Self(400, "INVALID_INPUT", why.into())
+    }
+
+    fn method(allowed: &str) -> Self {
+        Self(405, "METHOD_NOT_ALLOWED", format!("use {allowed}"))
+    }
+
+    fn answer(self) -> Answer {
+        let view = ErrorView {
+            error: ErrorBody {
+                code: self.1.to_owned(),
+                message: self.2,
+            },
+        };
+        let answer = json(self.0, view.serialize_json());
+        match self.0 {
+            401 => answer.with("WWW-Authenticate", "Bearer"),
+            _ => answer,
+        }
+    }
+}
+
+fn json(status: u16, body: String) -> Answer {
+    Answer::new(status, "application/json", body).with("Cache-Control", "no-store")
+}
+
+impl Api {
+    /// Serves connections until dropped.
+    pub async fn serve(self: Rc<Self>, listener: TcpListener, tls: TlsConfig) {
+        let connections = Rc::new(Cell::new(0usize));
+        loop {
+            let (stream, address) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    log::event(
+                        Level::Error,
+                        "api.accept",
+                        &[("error", Value::Chain(&error))],
+                    );
+                    rt::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
+            };
+            if connections.get() >= CONNECTIONS_MAX {
+                continue;
+            }
+            connections.set(connections.get() + 1);
+            let (api, connections) = (self.clone(), connections.clone());
+            let config = tls.borrow().clone();
+            rt::spawn(async move {
+                if let Ok(stream) = rt::tls::server(stream, config, HANDSHAKE).await {
+                    let limits = Limits {
+                        body: BODY_MAX,
+                        ..Limits::default()
+                    };
+                    let handler = |request| api.answer(request);
+                    // A connection that breaks is its client's business.
+                    let _ = serve(stream, Some(address), limits, handler).await;
+                }
+                connections.set(connections.get().saturating_sub(1));
+            });
+        }
+    }
+
+    async fn answer(&self, request: Request) -> Answer {
+        let answer = self.route(&request).await.unwrap_or_else(Refused::answer);
+        log::event(
+            Level::Debug,
+            "api.request",
+            &[
+                ("method", Value::Text(&request.method)),
+                ("path", Value::Text(&request.path)),
+                ("status", Value::Number(answer.status.into())),
+            ],
+        );
+        answer
+    }
+
+    async fn route(&self, request: &Request) -> Result<Answer, Refused> {
+        let nothing = || Refused::not_found("there is nothing at this path");
+        let reads = matches!(request.method.as_str(), "GET" | "HEAD");
+        if request.path == "/.well-known/better-compute" {
+            return match reads {
+                true => Ok(json(200, self.document.clone())),
+                false => Err(Refused::method("GET")),
+            };
+        }
+        let path = request
+            .path
+            .strip_prefix(self.base_path.as_str())
+            .ok_or_else(nothing)?;
+        if let Some(rest) = path.strip_prefix("/downloads/") {
+            return match reads {
+                true => self.download(rest).await.ok_or_else(nothing),
+                false => Err(Refused::method("GET")),
+            };
+        }
+        let path = path.strip_prefix("/v1/").ok_or_else(nothing)?;
+        self.authenticate(request)?;
+        self.operate(request, path).await
+    }
+
+    async fn download(&self, rest: &str) -> Option<Answer> {
+        let name = downloads::file_name(rest)?;
+        let dir = self.downloads.clone()?;
+        let opened = rt::blocking("download", move || downloads::open(&dir, &name)).await;
+        let (file, length) = opened.ok()??;
+        let answer = Answer {
+            status: 200,
+            headers: Vec::new(),
+            body: Body::File(file, length),
+        };
+        Some(
+            answer
+                .with("Content-Type", "application/octet-stream")
+                .with("Cache-Control", "public, max-age=31536000, immutable"),
+        )
+    }
+
+    fn authenticate(&self, request: &Request) -> Result<(), Refused> {
+        let token = request
+            .header("authorization")
+            .and_then(|value| value.strip_prefix("Bearer "));
+        match token {
+            Some(token) if digest::equal(&digest::sha256(token.as_bytes()), &self.admin) => Ok(()),
+            Some(_) => Err(Refused(
+                401,
+                "UNAUTHENTICATED",
+                "the admin token is not this control plane's".to_owned(),
+            )),
+            None => Err(Refused(
+                401,
+                "UNAUTHENTICATED",
+                "send the admin token: Authorization: Bearer …".to_owned(),
+            )),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The operator's half of the API, under `{basePath}/v1`: tokens and nodes.
+
+use bcd::wire::http1::server::{Answer, Request};
+use nanoserde::{DeJson, SerJson};
+
+use super::views::{CreateToken, CreatedToken, NodeView, Nodes, TokenView, Tokens};
+use super::{Api, Refused, json};
+use crate::ids;
+use crate::joinservice::{role_name, role_named, token};
+use crate::registry::{Records, RegistryError, now_ms};
+use crate::store::{NewToken, StoreError};
+
+const TTL_DEFAULT_SECONDS: i64 = 3600;
+const TTL_MAX_SECONDS: i64 = 30 * 86_400;
+/// How many attempts one token is shown with.
+const ATTEMPTS_SHOWN: u32 = 100;
+
+impl From<RegistryError> for Refused {
+    fn from(error: RegistryError) -> Self {
+        Self(503, "UNAVAILABLE", bcd::cli::chain(&error))
+    }
+}
+
+impl Api {
+    /// Answers an authenticated request; `path` is what follows `{basePath}/v1/`.
+    pub(super) async fn operate(&self, request: &Request, path: &str) -> Result<Answer, Refused> {
+        let mut parts = path.split('/');
+        let route = (parts.next(), parts.next(), parts.next(), parts.next());
+        match (request.method.as_str(), route) {
+            ("GET" | "HEAD", (Some("tokens"), None, ..)) => self.list_tokens().await,
+            ("POST", (Some("tokens"), None, ..)) => self.create_token(&request.body).await,
+            ("GET" | "HEAD", (Some("tokens"), Some(id), None, _)) => self.show_token(id).await,
+            ("POST", (Some("tokens"), Some(id), Some("revoke"), None)) => {
+                let now = now_ms();
+                self.change_token(id, move |records, id| records.store.revoke_token(id, now))
+                    .await
+            }
+            ("GET" | "HEAD", (Some("nodes"), None, ..)) => self.list_nodes().await,
+            ("GET" | "HEAD", (Some("nodes"), Some(id), None, _)) => self.show_node(id).await,
+            ("POST", (Some("nodes"), Some(id), Some(what @ ("cordon" | "uncordon")), None)) => {
+                let cordoned = what == "cordon";
+                self.change_node(id, move |records, id| {
+                    records.store.set_cordoned(id, cordoned)
+                })
+                .await?;
+                self.show_node(id).await
+            }
+            ("DELETE", (Some("nodes"), Some(id), None, _)) => {
+                let now = now_ms();
+                self.change_node(id, move |records, id| records.store.delete_node(id, now))
+                    .await?;
+                self.gateway.node_deleted(id);
+                Ok(json(200, "{}".to_owned()))
+            }
+            (_, (Some("tokens"), None, ..)) => Err(Refused::method("GET or POST")),
+            (_, (Some("tokens"), Some(_), Some("revoke"), None)) => Err(Refused::method("POST")),
+            (_, (Some("nodes"), None, ..)) => Err(Refused::method("GET")),
+            (_, (Some("nodes"), Some(_), None, _)) => Err(Refused::method("GET or DELETE")),
+            _ => Err(Refused::not_found("there is nothing at this path")),
+        }
+    }
+
+    async fn create_token(&self, body: &[u8]) -> Result<Answer, Refused> {
+        let asked = std::str::from_utf8(body)
+            .ok()
+            .and_then(|text| CreateToken::deserialize_json(text).ok())
+            .ok_or_else(|| {
+                Refused::invalid("the body is not the JSON of a token: it needs pool and site")
+            })?;
+        let rule =
+            "is letters, digits, '.', '_' and '-', at most 128, and starts with a letter or digit";
+        if !ids::is_chosen(&asked.pool) {
+            return Err(Refused::invalid(format!("pool {rule}")));
+        }
+        if !ids::is_chosen(&asked.site) {
+            return Err(Refused::invalid(format!("site {rule}")));
+        }
+        let role = role_named(asked.role.as_deref().unwrap_or("node"))
+            .ok_or_else(|| Refused::invalid("role is one of node, site and ramdisk"))?;
+        let ttl = asked.ttl_seconds.unwrap_or(TTL_DEFAULT_SECONDS);
+        if !(1..=TTL_MAX_SECONDS).contains(&ttl) {
+            return Err(Refused::invalid("ttl is from 1s to 30d"));
+        }
+        let now = now_ms();
+        let minted = token::mint(now);
+        let created = CreatedToken {
+            id: minted.id,
+            token: minted.token.to_string(),
+            role: role_name(role).unwrap_or("unknown").to_owned(),
+            pool: asked.pool,
+            site: asked.site,
+            allow_reclaim: asked.allow_reclaim.unwrap_or(false),
+            expires_at_ms: now + ttl * 1000,
+        };
+        let (id, pool, site) = (
+            created.id.clone(),
+            created.pool.clone(),
+            created.site.clone(),
+        );
+        let (digest, allow_reclaim) = (minted.digest, created.allow_reclaim);
+        let expires_at_ms = created.expires_at_ms;
+        self.registry
+            .with(move |records| {
+                records.store.add_token(&NewToken {
+                    id: &id,
+                    digest,
+                    role,
+                    pool: &pool,
+                    site: &site,
+                    allow_reclaim,
+                    created_at_ms: now,
+                    expires_at_ms,
+                })
+            })
+            .await?;
+        Ok(json(201, created.serialize_json()))
+    }
+
+    async fn list_tokens(&self) -> Result<Answer, Refused> {
+        let tokens = self.registry.with(|records| records.store.tokens()).await?;
+        let now = now_ms();
+        let tokens = tokens
+            .iter()
+            .map(|token| TokenView::new(token, now))
+            .collect();
+        Ok(json(200, Tokens { tokens }.serialize_json()))
+    }
+
+    async fn show_token(&self, id: &str) -> Result<Answer, Refused> {
+        let wanted = id.to_owned();
+        let found = self
+            .registry
+            .with(move |records| {
+                let attempts = records.store.attempts(&wanted, ATTEMPTS_SHOWN)?;
+                Ok(records.store.token(&wanted)?.map(|token| (token, attempts)))
+            })
+            .await?;
+        let (token, attempts) =
+            found.ok_or_else(|| Refused::not_found("there is no such token"))?;
+        let mut view = TokenView::new(&token, now_ms());
+        view.attempts = Some(attempts.into_iter().map(Into::into).collect());
+        Ok(json(200, view.serialize_json()))
+    }
+
+    async fn change_token(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Records, &str) -> Result<bool, StoreError> + Send + 'static,
+    ) -> Result<Answer, Refused> {
+        let wanted = id.to_owned();
+        let found = self
+            .registry
+            .with(move |records| change(records, &wanted))
+            .await?;
+        match found {
+            true => self.show_token(id).await,
+            false => Err(Refused::not_found("there is no such token")),
+        }
+    }
+
+    async fn list_nodes(&self) -> Result<Answer, Refused> {
+        let nodes = self.registry.with(|records| records.nodes()).await?;
+        let nodes = nodes.iter().map(NodeView::new).collect();
+        Ok(json(200, Nodes { nodes }.serialize_json()))
+    }
+
+    async fn show_node(&self, id: &str) -> Result<Answer, Refused> {
+        let wanted = id.to_owned();
+        let found = self
+            .registry
+            .with(move |records| {
+                let duplicates = records.store.duplicates(&wanted)?;
+                Ok(records.node(&wanted)?.map(|node| (node, duplicates)))
+            })
+            .await?;
+        let (node, duplicates) =
+            found.ok_or_else(|| Refused::not_found("there is no such node"))?;
+        let view = NodeView::with_details(&node, duplicates);
+        Ok(json(200, view.serialize_json()))
+    }
+
+    async fn change_node(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Records, &str) -> Result<bool, StoreError> + Send + 'static,
+    ) -> Result<(), Refused> {
+        let wanted = id.to_owned();
+        let found = self
+            .registry
+            .with(move |records| change(records, &wanted))
+            .await?;
+        match found {
+            true => Ok(()),
+            false => Err(Refused::not_found("there is no such node")),
+        }
+    }
+}

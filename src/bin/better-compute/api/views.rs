@@ -1,0 +1,258 @@
+//! The API's JSON: what it takes and what it answers. Times are Unix time in milliseconds.
+
+use bcd::proto::HardwareClaims;
+use nanoserde::{DeJson, SerJson};
+use proto_gen::codec::Message;
+
+use crate::joinservice::role_name;
+use crate::store::{Attempt, Duplicate, Node, Token};
+
+#[derive(DeJson, SerJson)]
+pub struct CreateToken {
+    pub pool: String,
+    pub site: String,
+    /// `node`, `site` or `ramdisk`; `node` when absent.
+    pub role: Option<String>,
+    /// One hour when absent.
+    #[nserde(rename = "ttlSeconds")]
+    pub ttl_seconds: Option<i64>,
+    #[nserde(rename = "allowReclaim")]
+    pub allow_reclaim: Option<bool>,
+}
+
+/// The answer to a creation: the only time the token is shown.
+#[derive(DeJson, SerJson)]
+pub struct CreatedToken {
+    pub id: String,
+    pub token: String,
+    pub role: String,
+    pub pool: String,
+    pub site: String,
+    #[nserde(rename = "allowReclaim")]
+    pub allow_reclaim: bool,
+    #[nserde(rename = "expiresAtMs")]
+    pub expires_at_ms: i64,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct Tokens {
+    pub tokens: Vec<TokenView>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct TokenView {
+    pub id: String,
+    /// `unused`, `redeemed`, `expired` or `revoked`.
+    pub state: String,
+    pub role: String,
+    pub pool: String,
+    pub site: String,
+    #[nserde(rename = "allowReclaim")]
+    pub allow_reclaim: bool,
+    #[nserde(rename = "createdAtMs")]
+    pub created_at_ms: i64,
+    #[nserde(rename = "expiresAtMs")]
+    pub expires_at_ms: i64,
+    #[nserde(rename = "revokedAtMs")]
+    pub revoked_at_ms: Option<i64>,
+    #[nserde(rename = "nodeId")]
+    pub node_id: Option<String>,
+    /// How often a join with this token was refused.
+    pub refusals: i64,
+    /// The latest joins with it; only when one token is asked for.
+    pub attempts: Option<Vec<AttemptView>>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct AttemptView {
+    #[nserde(rename = "atMs")]
+    pub at_ms: i64,
+    /// `issued`, `reissued` or `refused`.
+    pub outcome: String,
+    pub reason: String,
+    #[nserde(rename = "keySha256")]
+    pub key_sha256: String,
+    #[nserde(rename = "nodeId")]
+    pub node_id: Option<String>,
+    pub hostname: String,
+    pub address: String,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct Nodes {
+    pub nodes: Vec<NodeView>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct NodeView {
+    pub id: String,
+    /// `joining`, `adopting`, `connected` or `disconnected`.
+    pub state: String,
+    pub cordoned: bool,
+    pub role: String,
+    pub pool: String,
+    pub site: String,
+    pub version: String,
+    pub address: String,
+    #[nserde(rename = "lastSeenMs")]
+    pub last_seen_ms: Option<i64>,
+    pub hostname: String,
+    #[nserde(rename = "joinedAtMs")]
+    pub joined_at_ms: i64,
+    #[nserde(rename = "certificateUntilMs")]
+    pub certificate_until_ms: i64,
+    /// Only when one node is asked for.
+    pub details: Option<NodeDetails>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct NodeDetails {
+    #[nserde(rename = "tokenId")]
+    pub token_id: String,
+    #[nserde(rename = "keySha256")]
+    pub key_sha256: String,
+    #[nserde(rename = "sessionId")]
+    pub session_id: String,
+    #[nserde(rename = "bootId")]
+    pub boot_id: String,
+    pub capabilities: Vec<String>,
+    pub claims: ClaimsView,
+    /// Hardware that other nodes claim too.
+    pub duplicates: Vec<DuplicateView>,
+}
+
+/// What the machine says of itself; not proof.
+#[derive(DeJson, SerJson)]
+pub struct ClaimsView {
+    #[nserde(rename = "machineId")]
+    pub machine_id: String,
+    #[nserde(rename = "systemVendor")]
+    pub system_vendor: String,
+    #[nserde(rename = "systemProduct")]
+    pub system_product: String,
+    #[nserde(rename = "systemSerial")]
+    pub system_serial: String,
+    #[nserde(rename = "systemUuid")]
+    pub system_uuid: String,
+    pub macs: Vec<String>,
+    pub architecture: String,
+    pub kernel: String,
+    pub cpus: u32,
+    #[nserde(rename = "memoryBytes")]
+    pub memory_bytes: u64,
+    #[nserde(rename = "hasTpm")]
+    pub has_tpm: bool,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct DuplicateView {
+    /// `serial`, `uuid` or `mac`.
+    pub kind: String,
+    pub value: String,
+    #[nserde(rename = "otherNode")]
+    pub other_node: String,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct ErrorView {
+    pub error: ErrorBody,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct ErrorBody {
+    /// `INVALID_INPUT`, `NOT_FOUND` and others of that form.
+    pub code: String,
+    /// One line for a person.
+    pub message: String,
+}
+
+fn role_text(role: i32) -> String {
+    role_name(role).unwrap_or("unknown").to_owned()
+}
+
+impl TokenView {
+    pub fn new(token: &Token, now_ms: i64) -> Self {
+        Self {
+            id: token.id.clone(),
+            state: token.state(now_ms).name().to_owned(),
+            role: role_text(token.role),
+            pool: token.pool.clone(),
+            site: token.site.clone(),
+            allow_reclaim: token.allow_reclaim,
+            created_at_ms: token.created_at_ms,
+            expires_at_ms: token.expires_at_ms,
+            revoked_at_ms: token.revoked_at_ms,
+            node_id: token.node_id.clone(),
+            refusals: token.refusals,
+            attempts: None,
+        }
+    }
+}
+
+impl From<Attempt> for AttemptView {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            at_ms: attempt.at_ms,
+            outcome: attempt.outcome.to_owned(),
+            reason: attempt.reason,
+            key_sha256: bcd::crypto::digest::hex(&attempt.spki_sha256),
+            node_id: attempt.node_id,
+            hostname: attempt.hostname,
+            address: attempt.address,
+        }
+    }
+}
+
+impl NodeView {
+    pub fn new(node: &Node) -> Self {
+        Self {
+            id: node.id.clone(),
+            state: node.state.name().to_owned(),
+            cordoned: node.cordoned,
+            role: role_text(node.role),
+            pool: node.pool.clone(),
+            site: node.site.clone(),
+            version: node.daemon_version.clone(),
+            address: node.address.clone(),
+            last_seen_ms: node.last_seen_ms,
+            hostname: node.hostname.clone(),
+            joined_at_ms: node.joined_at_ms,
+            certificate_until_ms: node.certificate_until_ms,
+            details: None,
+        }
+    }
+
+    pub fn with_details(node: &Node, duplicates: Vec<Duplicate>) -> Self {
+        let claims = HardwareClaims::decode(&node.claims).unwrap_or_default();
+        let mut view = Self::new(node);
+        view.details = Some(NodeDetails {
+            token_id: node.token_id.clone(),
+            key_sha256: bcd::crypto::digest::hex(&node.spki_sha256),
+            session_id: node.session_id.clone(),
+            boot_id: node.boot_id.clone(),
+            capabilities: node.capabilities.clone(),
+            claims: ClaimsView {
+                machine_id: claims.machine_id,
+                system_vendor: claims.system_vendor,
+                system_product: claims.system_product,
+                system_serial: claims.system_serial,
+                system_uuid: claims.system_uuid,
+                macs: claims.macs,
+                architecture: claims.architecture,
+                kernel: claims.kernel,
+                cpus: claims.cpus,
+                memory_bytes: claims.memory_bytes,
+                has_tpm: claims.has_tpm,
+            },
+            duplicates: duplicates
+                .into_iter()
+                .map(|duplicate| DuplicateView {
+                    kind: duplicate.kind,
+                    value: duplicate.value,
+                    other_node: duplicate.other_node,
+                })
+                .collect(),
+        });
+        view
+    }
+}
