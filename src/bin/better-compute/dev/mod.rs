@@ -1,0 +1,205 @@
+//! The control plane in one process: gateway, JoinService and API over one state directory.
+//!
+//! The seams are those of separate processes: the gateway has a relay and the sessions' records, the
+//! JoinService its keys and its own database connection on its own thread, the API the records. This
+//! module alone sees them all, and only to put them together.
+//!
+//! Promises: one process a directory; everything acknowledged is durable, so `kill -9` at any moment
+//! loses none of it; SIGTERM and SIGINT ask the sessions to move and end cleanly.
+
+mod address;
+mod files;
+mod serving;
+
+use std::error::Error;
+use std::fmt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bcd::rt::{self, Signal, TcpListener};
+use bcd::sys::fs::{self, Dir};
+use bcd::sys::log::{self, Level, Value};
+
+pub use self::address::Listen;
+pub use self::files::{DEV_FILE, DevFile};
+use self::serving::Serving;
+use crate::api::{Api, wellknown};
+use crate::gateway::{Gateway, Settings};
+use crate::joinservice::{JoinService, Keys, Refusal, thread};
+use crate::pki::PkiError;
+use crate::registry::{self, RegistryError, now_ms};
+use crate::store::{Store, StoreError};
+
+/// What `better-compute dev` is asked for.
+pub struct Options {
+    pub dir: PathBuf,
+    pub gateway: Listen,
+    pub http: Listen,
+    pub downloads: Option<PathBuf>,
+    /// Starts with a slash and ends without one, or is empty.
+    pub base_path: String,
+    /// The site of the node configuration that is written.
+    pub site: String,
+    pub trust_domain: String,
+    pub heartbeat: Duration,
+}
+
+/// Why the control plane does not start.
+#[derive(Debug)]
+pub enum DevError {
+    /// Another process has the directory.
+    Locked(PathBuf),
+    File(fs::Error),
+    Pki(PkiError),
+    Store(PathBuf, StoreError),
+    Registry(RegistryError),
+    JoinService(Refusal),
+    /// What could not be listened on or started.
+    Io(String, std::io::Error),
+    Tls(Box<dyn Error>),
+    Unusable(&'static str),
+}
+
+impl fmt::Display for DevError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locked(dir) => write!(
+                f,
+                "another better-compute dev runs in {}: stop it, or choose another --dir",
+                dir.display()
+            ),
+            Self::File(_) => write!(f, "cannot use the directory"),
+            Self::Pki(_) => write!(f, "cannot use the PKI"),
+            Self::Store(path, _) => write!(f, "cannot use {}", path.display()),
+            Self::Registry(_) => write!(f, "cannot start the records"),
+            Self::JoinService(_) => write!(f, "cannot start the JoinService"),
+            Self::Io(what, _) => write!(f, "cannot {what}"),
+            Self::Tls(_) => write!(f, "cannot issue the serving certificate"),
+            Self::Unusable(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Error for DevError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::File(error) => Some(error),
+            Self::Pki(error) => Some(error),
+            Self::Store(_, error) => Some(error),
+            Self::Registry(error) => Some(error),
+            Self::JoinService(error) => Some(error),
+            Self::Io(_, error) => Some(error),
+            Self::Tls(error) => Some(&**error),
+            Self::Locked(_) | Self::Unusable(_) => None,
+        }
+    }
+}
+
+impl From<fs::Error> for DevError {
+    fn from(error: fs::Error) -> Self {
+        Self::File(error)
+    }
+}
+
+/// Runs the control plane until a signal ends it. `ready` is called with what it listens on.
+///
+/// # Errors
+/// See [`DevError`]; then nothing listens.
+pub fn run(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevError> {
+    rt::block_on(serve(options, ready))
+}
+
+async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevError> {
+    let termination =
+        rt::termination().map_err(|error| DevError::Io("watch for signals".to_owned(), error))?;
+    let dir = Dir::create(&options.dir, 0o700)?;
+    let _lock = dir.lock().map_err(|error| match error.is_locked() {
+        true => DevError::Locked(options.dir.clone()),
+        false => DevError::File(error),
+    })?;
+    let downloads = options
+        .downloads
+        .as_deref()
+        .map(Dir::open)
+        .transpose()?
+        .map(Arc::new);
+    let (public, private) = files::open_pki(&dir, &options.trust_domain)?;
+    let admin = files::admin_token(&dir)?;
+    let path = dir.join("state.db");
+    let store = || Store::open(&path).map_err(|error| DevError::Store(path.clone(), error));
+    let keys = Keys::new(&public, &private, now_ms()).map_err(DevError::JoinService)?;
+    let relay = thread::start(JoinService::new(keys, store()?))
+        .map_err(|error| DevError::Io("start the JoinService's thread".to_owned(), error))?;
+    let (registry, records) = registry::start(store()?).map_err(DevError::Registry)?;
+
+    let gateway_listener = listen(&options.gateway, "gateway")?;
+    let api_listener = listen(&options.http, "http")?;
+    let gateway_url = options.gateway.url(port(&gateway_listener)?);
+    let server_url = options.http.url(port(&api_listener)?);
+
+    let gateway_serving = Serving::gateway(&public, &private, options.gateway.names())?;
+    let api_serving = Serving::api(&public, &private, options.http.names())?;
+    drop(private);
+    let settings = Settings {
+        trust_domain: public.trust_domain.clone(),
+        heartbeat: options.heartbeat,
+    };
+    let gateway = Gateway::new(settings, Rc::new(registry.clone()));
+    let document = wellknown::document(&public, &gateway_url, None)
+        .ok_or(DevError::Unusable("the PKI's encryption key is not P-256"))?;
+    let api = Rc::new(Api {
+        base_path: options.base_path.clone(),
+        document,
+        downloads,
+        admin,
+        registry: registry.clone(),
+        gateway: gateway.clone(),
+    });
+    let written = files::write(&dir, &public, options, &gateway_url, &server_url)?;
+
+    let (gateway_tls, api_tls) = (gateway_serving.config(), api_serving.config());
+    rt::spawn(gateway_serving.keep_fresh());
+    rt::spawn(api_serving.keep_fresh());
+    let api = rt::spawn(api.serve(api_listener, api_tls));
+    ready(&written);
+    let relay = Rc::new(relay);
+    let stopping = async {
+        let signal = match termination.await {
+            Signal::Terminate => "SIGTERM",
+            Signal::Interrupt => "SIGINT",
+        };
+        log::event(
+            Level::Info,
+            "dev.stopping",
+            &[("signal", Value::Text(signal))],
+        );
+    };
+    gateway
+        .serve(gateway_listener, gateway_tls, relay, stopping)
+        .await;
+    api.cancel();
+    drop(registry);
+    // The rest of the registry's senders go with the loop's tasks; what they say last is written by
+    // `close_all_sessions` at the next start, should this wait be cut short.
+    let _ = rt::timeout(Duration::from_millis(200), async {
+        while !records.is_finished() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    Ok(())
+}
+
+fn listen(on: &Listen, flag: &str) -> Result<TcpListener, DevError> {
+    let failed = |error| DevError::Io(format!("listen on {on} (--{flag})"), error);
+    TcpListener::bind(on.resolve().map_err(failed)?).map_err(failed)
+}
+
+fn port(listener: &TcpListener) -> Result<u16, DevError> {
+    listener
+        .local_addr()
+        .map(|address| address.port())
+        .map_err(|error| DevError::Io("find out the port".to_owned(), error))
+}
