@@ -7,4 +7,8 @@
     clippy::panic
 )]
 
+pub mod bootstrap;
+pub mod gateway;
+pub mod join;
 pub mod join_token;
+mod roots;

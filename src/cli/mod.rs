@@ -8,6 +8,7 @@
 pub mod flags;
 
 mod config;
+mod join;
 mod version;
 
 use std::error::Error;
@@ -32,7 +33,7 @@ pub const CONFIG_FLAG: Flag = Flag::value(
 static BCD: Command = Command::group(
     "bcd",
     "the node agent of a better-compute fleet",
-    &[config::COMMAND, version::COMMAND],
+    &[config::COMMAND, join::COMMAND, version::COMMAND],
 );
 
 /// Runs bcd with the process's arguments, the program's name first.

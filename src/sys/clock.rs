@@ -31,8 +31,18 @@ pub const fn build_time_ms() -> u64 {
 /// The time certificates are judged by, Unix time in milliseconds: the latest of the host's
 /// clock, the last time a server's signed answer gave (`server_time_ms`, 0 for none), and the
 /// build time. A dead clock cannot stop a join, and one that jumped back revives nothing expired.
+/// A clock more than ten years past the other two is as wrong as a dead one, and left out.
 pub fn trusted_ms(server_time_ms: u64) -> u64 {
-    wall_ms().max(server_time_ms).max(build_time_ms())
+    latest_credible(wall_ms(), server_time_ms.max(build_time_ms()))
+}
+
+fn latest_credible(wall_ms: u64, known_ms: u64) -> u64 {
+    const TEN_YEARS_MS: u64 = 3653 * 86_400_000;
+    if known_ms > 0 && wall_ms > known_ms.saturating_add(TEN_YEARS_MS) {
+        known_ms
+    } else {
+        wall_ms.max(known_ms)
+    }
 }
 
 /// The kernel's id of this boot, a lower-case UUID.
@@ -89,6 +99,17 @@ mod tests {
         assert!(trusted_ms(0) >= build_time_ms());
         assert!(trusted_ms(0) >= 1_600_000_000_000);
         assert_eq!(trusted_ms(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_clock_decades_off_either_way_is_left_out() {
+        let known = 1_790_000_000_000;
+        let year = 365 * 86_400_000;
+        assert_eq!(latest_credible(0, known), known);
+        assert_eq!(latest_credible(known + 9 * year, known), known + 9 * year);
+        assert_eq!(latest_credible(known + 30 * year, known), known);
+        assert_eq!(latest_credible(u64::MAX, known), known);
+        assert_eq!(latest_credible(known, 0), known);
     }
 
     #[test]

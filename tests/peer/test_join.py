@@ -46,7 +46,7 @@ def test_a_joined_machine_says_so_and_asks_nobody(peer, machine):
     identity = machine.join_well()
     peer.frontend.connections.clear()
     done = machine.join(None)
-    assert done.returncode == 0 and f"already joined as {identity['node_id']}" in done.stdout + done.stderr
+    assert done.returncode == 0 and f"already joined as {identity['spiffe_id']}" in done.stdout + done.stderr
     assert peer.frontend.connections == []
 
 

@@ -1,0 +1,344 @@
+//! Joining a fleet (docs/protocol.md 5): one request, made until there is an answer, and every
+//! check on that answer.
+//!
+//! [`request`] makes the request once: a CSR for a key that is on the disk already, and the token
+//! sealed to the JoinService. [`run`] sends the same bytes until they are answered, as `machine`
+//! decides, and hands the answer to `verdict`. Storing the outcome is the caller's: nothing here
+//! writes. It refuses to parse what no pinned key signed, to send anything to a gateway that the
+//! pins do not vouch for, and to ask again what was answered.
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+
+use self::machine::{Event, State, Step};
+pub use self::verdict::{Accepted, Expected, Refused, is_node_id, role_word};
+use super::gateway::Gateway;
+use crate::crypto::digest::sha256;
+use crate::crypto::gateway_verifier::Failure;
+use crate::crypto::jwk::PublicKey;
+use crate::crypto::key::{self, NodeKey};
+use crate::crypto::{csr, hpke};
+use crate::proto::{
+    HardwareClaims, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, Role,
+    SealedToken, join_service,
+};
+use crate::rt::{self, tls::TlsError};
+use crate::sys::host::Facts;
+use crate::sys::{clock, random};
+use crate::wire::grpc::Code;
+use crate::wire::grpc::client::{CallError, Cause, Client};
+
+mod machine;
+mod verdict;
+
+/// HPKE's info.
+const INFO: &[u8] = b"better-compute join v1";
+
+/// One whole call.
+const CALL: Duration = Duration::from_secs(30);
+
+/// How long a gateway may be out of reach, unless `--timeout` says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Bytes of each text of the claims.
+const CLAIM: usize = 256;
+
+/// What a request says besides key and token.
+pub struct Asked<'a> {
+    pub role: Role,
+    /// Empty when the node does not know it.
+    pub site: &'a str,
+    /// The node this machine claims to be, or empty.
+    pub node_id: &'a str,
+}
+
+/// Why a request could not be made.
+#[derive(Debug)]
+pub enum RequestError {
+    Csr(key::Error),
+    Seal(hpke::Error),
+}
+
+/// Makes the request: the CSR of `key`, and `token` sealed to `recipient`.
+///
+/// # Errors
+/// The system gives no random bytes, or the recipient's key is no point on the curve.
+pub fn request(
+    asked: &Asked<'_>,
+    key: &NodeKey,
+    token: &[u8],
+    recipient: &PublicKey,
+    facts: Facts,
+) -> Result<JoinRequest, RequestError> {
+    let csr = csr::build(key).map_err(RequestError::Csr)?;
+    let sealed = hpke::seal(recipient, INFO, &sha256(&csr), token).map_err(RequestError::Seal)?;
+    Ok(JoinRequest {
+        attestor: "join-token".to_owned(),
+        role: asked.role,
+        site: asked.site.to_owned(),
+        csr,
+        credential: Some(JoinRequestCredential::SealedToken(SealedToken {
+            key_pin: recipient.pin().to_string(),
+            enc: sealed.enc.to_vec(),
+            ciphertext: sealed.ciphertext,
+        })),
+        claims: Some(claims(facts)),
+        daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
+        node_id: asked.node_id.to_owned(),
+    })
+}
+
+fn claims(facts: Facts) -> HardwareClaims {
+    let short = |mut text: String| {
+        let mut end = text.len().min(CLAIM);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text
+    };
+    HardwareClaims {
+        hostname: short(facts.hostname),
+        machine_id: short(facts.machine_id),
+        system_vendor: short(facts.system_vendor),
+        system_product: short(facts.system_product),
+        system_serial: short(facts.system_serial),
+        system_uuid: short(facts.system_uuid),
+        macs: facts.macs,
+        architecture: short(facts.architecture),
+        kernel: short(facts.kernel),
+        cpus: facts.cpus,
+        memory_bytes: facts.memory_bytes,
+        has_tpm: facts.has_tpm,
+    }
+}
+
+/// What is worth telling while a join goes on.
+pub enum Notice<'a> {
+    /// The control plane has not decided yet; asked again after the wait.
+    Deferred { reason: &'a str, wait: Duration },
+    /// The call failed; made again after the wait.
+    Failed {
+        error: &'a CallError,
+        wait: Duration,
+    },
+}
+
+/// Why there was no identity.
+#[derive(Debug)]
+pub enum Error {
+    /// A call failed in a way that asking again does not heal.
+    Call(CallError),
+    /// Calls failed for as long as was allowed, and this is the last failure.
+    GaveUp { after: Duration, last: CallError },
+    /// The answer does not hold.
+    Answer(Refused),
+}
+
+/// Calls until there is an answer, and checks it.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn run(
+    gateway: &Gateway,
+    tls: &Arc<ClientConfig>,
+    request: &JoinRequest,
+    expected: &Expected<'_>,
+    patience: Duration,
+    tell: &mut dyn FnMut(&Notice<'_>),
+) -> Result<Accepted, Error> {
+    let call = || async {
+        let client = Client::connect(&gateway.endpoint(tls)).await?;
+        client.unary(&join_service::JOIN, request, CALL).await
+    };
+    let response = ask(call, patience, tell).await?;
+    match response.outcome {
+        Some(JoinResponseOutcome::Signed(envelope)) => {
+            verdict::judge(&envelope, expected).map_err(Error::Answer)
+        }
+        _ => Err(Error::Answer(Refused::Empty)),
+    }
+}
+
+/// Drives the machine: `call` is one try.
+async fn ask<F, C>(
+    call: F,
+    patience: Duration,
+    tell: &mut dyn FnMut(&Notice<'_>),
+) -> Result<JoinResponse, Error>
+where
+    F: Fn() -> C,
+    C: Future<Output = Result<JoinResponse, CallError>>,
+{
+    let begun = clock::monotonic();
+    let (mut state, _) = State::start(begun);
+    loop {
+        let outcome = call().await;
+        let event = match &outcome {
+            Ok(JoinResponse {
+                outcome: Some(JoinResponseOutcome::Deferral(deferral)),
+            }) => Event::Deferred {
+                after_ms: deferral.retry_after_ms,
+            },
+            Ok(_) => Event::Answered,
+            Err(error) if may_pass(error) => Event::Failed,
+            Err(_) => Event::Refused,
+        };
+        // Without random bytes the shortest waits are taken.
+        let draw = random::below(u64::MAX).unwrap_or(0);
+        let (next, step) = state.next(event, clock::monotonic(), patience, draw);
+        state = next;
+        match (step, outcome) {
+            (Step::Wait(wait), outcome) => {
+                match &outcome {
+                    Err(error) => tell(&Notice::Failed { error, wait }),
+                    Ok(JoinResponse {
+                        outcome: Some(JoinResponseOutcome::Deferral(deferral)),
+                    }) => {
+                        tell(&Notice::Deferred {
+                            reason: &deferral.reason,
+                            wait,
+                        });
+                    }
+                    Ok(_) => {}
+                }
+                drop(outcome);
+                rt::sleep(wait).await;
+                (state, _) = state.next(Event::Waited, clock::monotonic(), patience, draw);
+            }
+            (Step::GiveUp, Err(last)) => {
+                let after = clock::monotonic().saturating_sub(begun);
+                return Err(Error::GaveUp { after, last });
+            }
+            (_, Ok(response)) => return Ok(response),
+            (_, Err(error)) => return Err(Error::Call(error)),
+        }
+    }
+}
+
+/// Whether a failed call may succeed when it is made again: passing trouble at the server, and the
+/// network's, but no certificate that does not hold and no answer that is none.
+pub fn may_pass(error: &CallError) -> bool {
+    match &error.cause {
+        Cause::TimedOut(_) | Cause::Connect(_) | Cause::Http2(_) => true,
+        Cause::Tls(TlsError::Refused(rustls::Error::InvalidCertificate(_))) => false,
+        Cause::Tls(_) => true,
+        Cause::Status(status) => matches!(
+            status.code,
+            Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Aborted
+        ),
+        Cause::NoHttp2 | Cause::Decode(_) => false,
+    }
+}
+
+impl Error {
+    /// The key of the configuration whose pin the gateway or the answer does not have.
+    pub fn pin_at_fault(&self) -> Option<&'static str> {
+        match self {
+            Self::Call(CallError {
+                cause: Cause::Tls(error),
+                ..
+            }) => match Failure::find(error) {
+                Some(Failure::NotPinned { .. }) => Some("serving_ca_spki_pin"),
+                _ => None,
+            },
+            Self::Answer(Refused::Signature { .. } | Refused::BundleSignature { .. }) => {
+                Some("join_signing_key_pin")
+            }
+            _ => None,
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::GaveUp { .. } => {
+                "check that this host reaches the gateway, and run bcd join again: the token is not used up"
+            }
+            Self::Answer(_) => {
+                "nothing was stored; report it to whoever runs the control plane, and try again with the same token"
+            }
+            Self::Call(error) => call_remedy(error),
+        }
+    }
+}
+
+fn call_remedy(error: &CallError) -> &'static str {
+    match &error.cause {
+        Cause::Tls(TlsError::Refused(error)) => match Failure::find(error) {
+            Some(Failure::NotPinned { .. } | Failure::NotIssued { .. }) => {
+                "compare serving_ca_spki_pin in config.toml with `better-compute pki pins`, and check that \
+                 gateway_url names this control plane's gateway"
+            }
+            Some(Failure::WrongName { .. }) => {
+                "correct gateway_url, or set gateway_server_name in config.toml to the name the certificate carries"
+            }
+            Some(Failure::Expired { .. }) => {
+                "have the gateway's certificate renewed, or set this host's clock if it is wrong"
+            }
+            _ => "check that gateway_url in config.toml names a gateway of this control plane",
+        },
+        Cause::NoHttp2 => {
+            "check that gateway_url in config.toml names a gateway, not a web server or a proxy"
+        }
+        Cause::Status(status) => match status.code {
+            Code::Unauthenticated => "create a new token with `better-compute tokens create`",
+            Code::PermissionDenied => {
+                "ask for a new token (`better-compute tokens create`) if what it says does not tell what to do"
+            }
+            Code::FailedPrecondition => {
+                "update join-encryption.jwk and join_encryption_key_pin from the control plane's install"
+            }
+            Code::InvalidArgument | Code::Unimplemented => {
+                "check that bcd and the control plane are of fitting versions"
+            }
+            _ => "report it to whoever runs the control plane, and try again with the same token",
+        },
+        _ => "report it to whoever runs the control plane, and try again with the same token",
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Csr(_) => f.write_str("cannot make the certificate request"),
+            Self::Seal(_) => {
+                f.write_str("cannot seal the token to the JoinService's encryption key")
+            }
+        }
+    }
+}
+
+impl StdError for RequestError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Csr(error) => Some(error),
+            Self::Seal(error) => Some(error),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(_) => f.write_str("the join was not done"),
+            Self::GaveUp { after, .. } => {
+                write!(f, "no answer to the join in {} s", after.as_secs())
+            }
+            Self::Answer(_) => f.write_str("the answer to the join is refused"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Call(error) | Self::GaveUp { last: error, .. } => Some(error),
+            Self::Answer(refused) => Some(refused),
+        }
+    }
+}
