@@ -387,4 +387,6 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
 pub(crate) mod tests;
