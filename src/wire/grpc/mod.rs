@@ -7,6 +7,7 @@ pub mod client;
 mod frames;
 pub mod server;
 mod status;
+mod stubs;
 
 pub use frames::MESSAGE_LIMIT;
 pub use status::{Code, Status};
