@@ -6,11 +6,13 @@
 
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, statat};
 use zeroize::Zeroizing;
 
 use crate::sys::fs::{self, Dir};
@@ -157,6 +159,8 @@ pub enum FileRefusal {
     Read(fs::Error),
     /// What it holds is no token.
     Token(Malformed),
+    /// Another file took its name before it was deleted.
+    Replaced,
 }
 
 impl fmt::Display for TokenError {
@@ -211,6 +215,7 @@ impl fmt::Display for FileRefusal {
             }
             Self::TooLarge => write!(f, "it is over {} KiB, so it is no token", MAX_LENGTH / 1024),
             Self::Token(malformed) => malformed.fmt(f),
+            Self::Replaced => f.write_str("another file took its name; delete it yourself"),
         }
     }
 }
@@ -250,7 +255,7 @@ pub fn obtain(file: Option<&TokenFile>) -> Result<JoinToken, TokenError> {
         .as_fd()
         .try_clone_to_owned()
         .map_err(TokenError::ReadStdin)?;
-    from_first_line(std::fs::File::from(stdin))
+    from_first_line(File::from(stdin))
 }
 
 /// The token on the first line of `input`; what follows the line is not looked at.
@@ -306,7 +311,8 @@ impl TokenFile {
     /// # Errors
     /// [`TokenError::File`].
     pub fn read(&self) -> Result<JoinToken, TokenError> {
-        self.bytes()
+        self.open()
+            .and_then(|file| self.bytes(&file))
             .and_then(|bytes| token_of(&bytes).map_err(FileRefusal::Token))
             .map_err(|refusal| TokenError::File(self.path.clone(), refusal))
     }
@@ -319,24 +325,40 @@ impl TokenFile {
     /// since the join is done.
     pub fn delete(&self) -> Result<(), TokenError> {
         let refused = |refusal| TokenError::Kept(self.path.clone(), refusal);
-        let bytes = match self.bytes() {
+        let (bytes, file) = match self.open().and_then(|file| Ok((self.bytes(&file)?, file))) {
             Err(FileRefusal::Open(error)) if error.is_missing() => return Ok(()),
-            bytes => bytes.map_err(refused)?,
+            opened => opened.map_err(refused)?,
         };
         // Whatever somebody gave by mistake is not ours to delete.
         if !bytes.trim_ascii_start().starts_with(PREFIX.as_bytes()) {
             return Err(refused(FileRefusal::Token(Malformed::Prefix)));
         }
-        let real = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        for path in [real.as_path(), self.path.as_path()] {
-            let (dir, name) = beside(path).map_err(refused)?;
-            dir.remove(&name)
-                .map_err(|error| refused(FileRefusal::Open(error)))?;
+        self.unlink(&file).map_err(refused)
+    }
+
+    /// Removes the file that is open, and the link that led to it.
+    fn unlink(&self, file: &File) -> Result<(), FileRefusal> {
+        // Where it really lies; without /proc, what was given.
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let real = real.unwrap_or_else(|_| self.path.clone());
+        let (dir, name) = beside(&real)?;
+        // Only that very file: in the meantime the name may have come to mean another.
+        let metadata = file.metadata().map_err(FileRefusal::Look)?;
+        let found = statat(&dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| FileRefusal::Look(errno.into()))?;
+        if (found.st_dev, found.st_ino) != (metadata.dev(), metadata.ino()) {
+            return Err(FileRefusal::Replaced);
+        }
+        dir.remove(&name).map_err(FileRefusal::Open)?;
+        let (dir, name) = beside(&self.path)?;
+        if dir.kind(&name).map_err(FileRefusal::Open)? == Some(fs::Kind::Symlink) {
+            dir.remove(&name).map_err(FileRefusal::Open)?;
         }
         Ok(())
     }
 
-    fn bytes(&self) -> Result<Zeroizing<Vec<u8>>, FileRefusal> {
+    /// Opens the file and checks its rules.
+    fn open(&self) -> Result<File, FileRefusal> {
         let (dir, name) = beside(&self.path)?;
         let file = dir.open_beneath(&name).map_err(FileRefusal::Open)?;
         let metadata = file.metadata().map_err(FileRefusal::Look)?;
@@ -350,6 +372,11 @@ impl TokenFile {
         if metadata.len() > MAX_LENGTH as u64 {
             return Err(FileRefusal::TooLarge);
         }
+        Ok(file)
+    }
+
+    fn bytes(&self, file: &File) -> Result<Zeroizing<Vec<u8>>, FileRefusal> {
+        let file = file.try_clone().map_err(FileRefusal::Look)?;
         match fs::read_bounded(file, &self.path, MAX_LENGTH) {
             Ok(bytes) => Ok(Zeroizing::new(bytes)),
             Err(error) if matches!(error.cause(), fs::Cause::TooLarge { .. }) => {

@@ -424,4 +424,31 @@ pub(crate) mod tests {
             Err(RecordError::Json(_))
         ));
     }
+
+    #[test]
+    fn damage_of_any_kind_never_panics_and_what_reads_is_written_back_alike() {
+        let good = sample().to_json().into_bytes();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let pieces: [&[u8]; 8] = [b"\"", b"\\", b"{", b"}", b"[", b",", b":", b"0"];
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + random(3) {
+                let at = random(bytes.len());
+                let end = (at + random(3)).min(bytes.len());
+                bytes.splice(at..end, pieces[random(pieces.len())].iter().copied());
+            }
+            if let Ok(identity) = Identity::from_json(&bytes) {
+                assert_eq!(
+                    Identity::from_json(identity.to_json().as_bytes()),
+                    Ok(identity)
+                );
+            }
+        }
+    }
 }

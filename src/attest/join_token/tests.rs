@@ -248,3 +248,16 @@ fn a_spent_token_file_is_deleted_and_nothing_else_is() {
     assert!(open.delete().is_err());
     assert!(other.path().exists() && open.path().exists());
 }
+
+#[test]
+fn a_file_that_took_the_tokens_name_is_not_deleted() {
+    let token = file(TOKEN, 0o600);
+    let open = token.open().unwrap_or_else(|error| panic!("{error}"));
+    // The kernel follows the open file to its new name, which another file then takes over.
+    let moved = token.path().with_file_name("moved");
+    std::fs::rename(token.path(), &moved).unwrap();
+    std::fs::write(token.path(), "precious").unwrap();
+    std::fs::rename(token.path(), &moved).unwrap();
+    assert!(token.unlink(&open).is_err());
+    assert_eq!(std::fs::read(&moved).unwrap(), b"precious");
+}
