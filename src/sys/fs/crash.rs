@@ -86,8 +86,12 @@ fn entered(child: libc::pid_t) -> Option<i64> {
         );
         info.assume_init()
     };
-    // SAFETY: the kernel fills `entry` when it says that this is one.
-    (info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| unsafe { info.u.entry.nr } as i64)
+    if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+        return None;
+    }
+    // SAFETY: the kernel filled `entry`, as it says that this is one.
+    let number = unsafe { info.u.entry.nr };
+    i64::try_from(number).ok()
 }
 
 #[test]
