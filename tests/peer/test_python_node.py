@@ -11,8 +11,9 @@ from .node import Node
 
 
 def node_of(dev) -> Node:
-    config = tomllib.loads((dev.dir / "config.toml").read_text())
-    return Node(config, json.loads((dev.dir / "join-encryption.jwk").read_text()))
+    ready = dev.dir / "node"
+    config = tomllib.loads((ready / "config.toml").read_text())
+    return Node(config, json.loads((ready / "join-encryption.jwk").read_text()))
 
 
 def states(dev, node):
@@ -106,13 +107,12 @@ def test_a_token_sealed_for_another_csr_does_not_open(dev):
     assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("text", ["", "bcjt_jt_01.short", "bcjt_" + pki.ulid("jt") + "." + "A" * 43, "\x00" * 90, "é"],
-                         ids=["empty", "short", "of-nobody", "zeros", "not-ascii"])
-def test_a_token_not_known_is_refused(dev, text):
+def test_a_token_not_known_is_refused(dev):
     node = node_of(dev)
-    with pytest.raises(grpc.RpcError) as error:
-        node.call_join(node.request(text))
-    assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    for text in ["", "bcjt_jt_01.short", f"bcjt_{pki.ulid('jt')}.{'A' * 43}", "\x00" * 90, "é"]:
+        with pytest.raises(grpc.RpcError) as error:
+            node.call_join(node.request(text))
+        assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED, text
 
 
 def test_bytes_that_are_no_request_are_refused(dev):
