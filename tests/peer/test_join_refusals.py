@@ -186,3 +186,67 @@ def test_each_wrong_pin_is_refused_and_named(peer, make_machine, key):
         assert peer.join_service.requests == [], "nothing is sent to whom the pins do not vouch for"
     machine.config = peer.write_node_config(machine.dir)
     machine.join_well(token)
+
+
+def _gives_up(peer, machine, token, cause):
+    done = machine.join(token, "--timeout", "1")
+    machine.check_refused(done, cause)
+    return done
+
+
+def test_a_gateway_that_is_down_is_given_up_in_the_end(peer, make_machine):
+    import socket
+
+    with socket.socket() as unused:  # bound and not listening: the port refuses
+        unused.bind(("127.0.0.1", 0))
+        machine = make_machine(gateway_url=f"https://localhost:{unused.getsockname()[1]}")
+        token = peer.join_service.create_token()
+        _gives_up(peer, machine, token, "refused")
+    machine.config = peer.write_node_config(machine.dir)
+    machine.join_well(token)
+
+
+def test_a_gateway_whose_name_is_not_known_is_given_up_in_the_end(peer, make_machine):
+    machine = make_machine(gateway_url="https://gateway.invalid:443")
+    _gives_up(peer, machine, peer.join_service.create_token(), "gateway.invalid")
+
+
+@pytest.mark.parametrize("fault", ["close", "reset", "plain", "tls-close", "tls-garbage"])
+def test_a_gateway_that_always_breaks_the_connection_is_given_up_in_the_end(peer, machine, fault):
+    token = peer.join_service.create_token()
+    peer.faults.connections = [fault] * 50
+    _gives_up(peer, machine, token, "TLS|HTTP/2|connection|connect|closed|broke")
+    assert 1 < len(peer.frontend.connections) < 12, "tried again, and not hammered"
+    peer.faults.connections = []
+    machine.join_well(token)
+
+
+@pytest.mark.parametrize("fault", ["lost", "cut", "rst", "goaway"])
+def test_an_answer_that_always_breaks_off_is_given_up_in_the_end(peer, machine, fault):
+    token = peer.join_service.create_token()
+    peer.faults.replies = [fault] * 50
+    _gives_up(peer, machine, token, "connection|broke|answer|reset|stream")
+    assert peer.join_service.outcomes[0] == "joined" and set(peer.join_service.outcomes[1:]) <= {"again"}
+    peer.faults.replies = []
+    machine.join_well(token)
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"])
+def test_trouble_that_does_not_pass_is_given_up_with_the_last_reason(peer, machine, code):
+    token = peer.join_service.create_token()
+    peer.faults.statuses = [grpc.StatusCode[code]] * 50
+    peer.faults.status_message = "the store is away"
+    _gives_up(peer, machine, token, "the store is away")
+    assert len(peer.join_service.outcomes) > 1
+    peer.faults.statuses = []
+    machine.join_well(token)
+
+
+@pytest.mark.parametrize("serving, cause", [("tls12", "TLS|version"), ("no-alpn", "HTTP/2|h2|ALPN")])
+def test_a_gateway_that_speaks_something_else_is_refused(peer, machine, serving, cause):
+    token = peer.join_service.create_token()
+    peer.faults.serving = serving
+    _gives_up(peer, machine, token, cause)
+    assert peer.join_service.requests == []
+    peer.faults.serving = "good"
+    machine.join_well(token)
