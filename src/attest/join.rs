@@ -337,7 +337,12 @@ impl fmt::Display for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Call(error) | Self::GaveUp { last: error, .. } => Some(error),
+            // A certificate that does not hold says why itself; what wraps it on the way from the
+            // handshake has only its fields to show.
+            Self::Call(error) | Self::GaveUp { last: error, .. } => match Failure::find(error) {
+                Some(failure) => Some(failure),
+                None => Some(error),
+            },
             Self::Answer(refused) => Some(refused),
         }
     }

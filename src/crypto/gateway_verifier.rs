@@ -139,7 +139,7 @@ impl PinnedCa {
         let not_issued = |reason: webpki::Error| Failure::NotIssued {
             leaf: Box::new(Presented::of(&leaf)),
             ca: Box::new(Presented::of(ca)),
-            reason: format!("{reason:?}"),
+            reason: in_words(reason),
         };
         let entity = EndEntityCert::try_from(leaf_der).map_err(not_issued)?;
         let verified = entity.verify_for_usage(
@@ -237,6 +237,20 @@ impl ServerCertVerifier for PinnedCa {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// Why a chain does not hold, for a person; webpki has its names for the rest.
+fn in_words(reason: webpki::Error) -> String {
+    match reason {
+        webpki::Error::UnknownIssuer => "another CA issued it".to_owned(),
+        webpki::Error::InvalidSignatureForPublicKey => {
+            "the signature on it is not the CA's".to_owned()
+        }
+        webpki::Error::RequiredEkuNotFoundContext(_) => {
+            "it is not made for servers (no serverAuth among its extended key usages)".to_owned()
+        }
+        other => format!("{other:?}"),
     }
 }
 

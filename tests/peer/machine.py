@@ -20,6 +20,8 @@ REMEDY = re.compile(
     re.IGNORECASE,
 )
 
+DEBUG = re.compile(r"\w\(\w+[({]|\b[A-Z]\w+ \{ |Some\(")
+
 
 class Machine:
     def __init__(self, bcd: pathlib.Path, peer, directory: pathlib.Path, **config):
@@ -131,6 +133,7 @@ class Machine:
         assert last.startswith("bcd join:"), f"not an error of bcd join: {text}"
         assert re.search(cause, last, re.IGNORECASE), f"the error does not say {cause!r}: {last}"
         assert REMEDY.search(last), f"the error names no remedy: {last}"
+        assert not DEBUG.search(last), f"the error shows Rust's own form of a value: {last}"
         assert last.isprintable(), f"control characters reached the terminal: {last!r}"
         left = sorted(p.name for p in self.data.iterdir()) if self.data.exists() else []
         assert set(left) <= {"node.key"}, f"left in data_dir: {left}"

@@ -168,7 +168,7 @@ fn presenting_the_pinned_ca_beside_a_leaf_of_another_proves_nothing() {
     let Failure::NotIssued { reason, .. } = &failure else {
         panic!("{failure}")
     };
-    assert!(reason.contains("InvalidSignature"), "{failure}");
+    assert!(reason.contains("signature"), "{failure}");
 }
 
 #[test]
