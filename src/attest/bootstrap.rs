@@ -19,10 +19,10 @@ use std::fmt;
 use nanoserde::DeJson;
 
 pub use self::fetch::{FetchError, fetch};
-use crate::config::url::{Url, UrlError};
 use crate::crypto::json;
 use crate::crypto::jwk::{self, PublicKey};
 use crate::crypto::pin::{self, Pin};
+use crate::wire::url::{Url, UrlError};
 
 mod fetch;
 
@@ -144,7 +144,7 @@ pub fn settle(document: &[u8], given: &Given, insecure: bool) -> Result<Settled,
         .filter(|url| !url.is_empty())
         .ok_or(Refused::NoGateway)?;
     let gateway_url = Url::parse(&url).map_err(Refused::Url)?;
-    if gateway_url.scheme != "https" && !(insecure && gateway_url.scheme == "http") {
+    if !gateway_url.https && !insecure {
         return Err(Refused::NotHttps);
     }
     let gateway_server_name = gateway.serverName.filter(|name| !name.is_empty());
@@ -315,7 +315,7 @@ mod tests {
         for given in [parts.given, Given::default()] {
             let settled = settle(document(&parts).as_bytes(), &given, false)
                 .unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(settled.gateway_url.to_string(), "https://gw.example.com");
+            assert_eq!(settled.gateway_url.origin(), "https://gw.example.com");
             assert_eq!(settled.gateway_server_name.as_deref(), Some("gw.internal"));
             assert_eq!((settled.serving_ca, settled.signing), (pin(1), pin(2)));
             assert!(settled.encryption_key == parts.key && settled.encryption == parts.key.pin());

@@ -7,10 +7,10 @@ use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
 
 use crate::config::Config;
-use crate::config::url::Url;
 use crate::crypto::gateway_verifier::PinnedCa;
 use crate::crypto::pin::Pin;
 use crate::wire::grpc::client::Endpoint;
+use crate::wire::url::Url;
 
 /// A gateway's address and name.
 #[derive(Debug, Clone)]
@@ -54,10 +54,7 @@ impl Gateway {
     /// Where and how to call it. An `http://` gateway (development builds) is called without TLS.
     pub fn endpoint(&self, tls: &Arc<ClientConfig>) -> Endpoint {
         Endpoint {
-            tls: self
-                .url
-                .is_tls()
-                .then(|| (Arc::clone(tls), self.name.clone())),
+            tls: self.url.https.then(|| (Arc::clone(tls), self.name.clone())),
             ..Endpoint::new(self.url.host.clone(), self.url.port)
         }
     }

@@ -15,7 +15,6 @@
 pub mod fresh;
 pub mod spelling;
 pub mod toml;
-pub mod url;
 pub mod values;
 
 mod file;
@@ -35,7 +34,7 @@ pub use self::sections::{
     Boot, GpuApi, Helper, Host, Imds, Instances, Journal, Kubernetes, Log, Plugins, Site, Update,
     WebSocket,
 };
-use self::url::Url;
+use crate::wire::url::Url;
 
 /// `site` is a required key and `[site]` a section of the reference at once. TOML has one or the other, so
 /// a file with `[site]` is the one kind that bcd reads and other TOML readers refuse.
@@ -238,13 +237,12 @@ impl Config {
 /// # Errors
 /// What is wrong, as the rest of a sentence that begins with the name of the value.
 pub fn gateway_url_of(text: &str, insecure: bool) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| error.to_string())?;
-    match url.scheme.as_str() {
-        "https" => {}
-        "http" if insecure => {}
+    let url = Url::parse(text).map_err(|error| format!(": {error}"))?;
+    if !url.https && !insecure {
         #[cfg(feature = "fakehw")]
-        "http" => return Err("is an http:// URL, which needs dev_insecure_h2c = true".to_owned()),
-        _ => return Err("must be an https:// URL".to_owned()),
+        return Err("is an http:// URL, which needs dev_insecure_h2c = true".to_owned());
+        #[cfg(not(feature = "fakehw"))]
+        return Err("must be an https:// URL".to_owned());
     }
     if url.path != "/" {
         return Err("must not have a path, a query or a fragment".to_owned());

@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use super::reader::{Reader, quoted};
-use super::url::Url;
 use super::values::{self, Cidr, Cluster, Listen};
 use crate::crypto::pin::Pin;
 use crate::sys::log::Level;
+use crate::wire::url::Url;
 
 /// Whether `http://` gateways are allowed, which only a fakehw build takes.
 pub(super) fn read_insecure(r: &mut Reader) -> bool {
@@ -225,6 +225,7 @@ impl Site {
 /// `[websocket]`, with its url set.
 #[derive(Clone, Debug)]
 pub struct WebSocket {
+    /// Its scheme is that of the request that opens it: https for `wss://`.
     pub url: Url,
     /// A TLS-inspecting proxy's CA, trusted for the TLS connection only.
     pub proxy_ca_file: Option<PathBuf>,
@@ -235,16 +236,7 @@ pub struct WebSocket {
 impl WebSocket {
     pub(super) fn read(r: &mut Reader, insecure: bool, server_name: Option<&str>) -> Option<Self> {
         let url = r.filled("websocket", "url");
-        let url = url.and_then(|text| {
-            let url = Url::parse(&text)
-                .map_err(|error| error.to_string())
-                .and_then(|url| match url.scheme.as_str() {
-                    "wss" => Ok(url),
-                    "ws" if insecure => Ok(url),
-                    _ => Err("must be a wss:// URL".to_owned()),
-                });
-            r.check("websocket", "url", url)
-        });
+        let url = url.and_then(|text| r.check("websocket", "url", websocket_url(&text, insecure)));
         let proxy_ca_file = r.path("websocket", "proxy_ca_file", None);
         let audience = r.filled("websocket", "audience");
         if let Some(audience) = &audience
@@ -268,6 +260,16 @@ impl WebSocket {
             audience,
         })
     }
+}
+
+/// A WebSocket's URL as that of the HTTP request which opens it: `wss://` as `https://`.
+fn websocket_url(text: &str, insecure: bool) -> Result<Url, String> {
+    let (https, rest) = match text.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("wss") => ("https", rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("ws") && insecure => ("http", rest),
+        _ => return Err("must be a wss:// URL".to_owned()),
+    };
+    Url::parse(&format!("{https}://{rest}")).map_err(|error| format!(": {error}"))
 }
 
 /// `[instances]`
@@ -362,10 +364,10 @@ fn cluster(entry: &str) -> Option<Cluster> {
     let (url, digest) = entry.split_once('#')?;
     let url = Url::parse(url)
         .ok()
-        .filter(|url| url.scheme == "https" && url.path == "/")?;
+        .filter(|url| url.https && url.path == "/")?;
     let ca_sha256 = values::hex_digest(digest.strip_prefix("sha256:")?)?;
     Some(Cluster {
-        url: url.to_string(),
+        url: url.origin(),
         ca_sha256,
     })
 }
@@ -453,12 +455,7 @@ fn read_listen(r: &mut Reader, section: &'static str, key: &'static str) -> Opti
 
 fn read_http_url(r: &mut Reader, key: &'static str) -> Option<Url> {
     let text = r.filled("boot", key)?;
-    let url = Url::parse(&text)
-        .map_err(|error| error.to_string())
-        .and_then(|url| match url.scheme.as_str() {
-            "http" | "https" => Ok(url),
-            _ => Err("must be an http:// or https:// URL".to_owned()),
-        });
+    let url = Url::parse(&text).map_err(|error| format!(": {error}"));
     r.check("boot", key, url)
 }
 

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
+use crate::wire::url::is_host;
+
 /// A network in CIDR form, its host bits zero whatever the file had there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
@@ -143,28 +145,9 @@ pub fn is_account_name(name: &str) -> bool {
         && !name.starts_with('-')
 }
 
-/// Whether `name` can be the name in a certificate: an IP address or a DNS name of letters, digits,
-/// `-` and `_` between single dots.
+/// Whether `name` can be the name in a certificate: an IP address, or a DNS name without a dot at its end.
 pub fn is_server_name(name: &str) -> bool {
-    let labels = || {
-        name.split('.').all(|label| {
-            (1..=63).contains(&label.len())
-                && label
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        })
-    };
-    name.parse::<IpAddr>().is_ok()
-        || (name.len() <= 253 && labels() && !last_label_is_numeric(name))
-}
-
-/// A name such as `10.1` or `1.2.3.256` is a mistyped address, no DNS name.
-fn last_label_is_numeric(name: &str) -> bool {
-    name.rsplit('.')
-        .next()
-        .is_some_and(|label| label.bytes().all(|b| b.is_ascii_digit()))
+    name.parse::<IpAddr>().is_ok() || (is_host(name) && !name.ends_with('.'))
 }
 
 /// The path without `.`, `..` and doubled slashes, by its letters alone: no symlink is looked at.

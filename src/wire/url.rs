@@ -114,6 +114,12 @@ impl Url {
         authority(&self.host, self.port, self.https)
     }
 
+    /// Scheme, host and port alone, as in a configuration: `https://gw.example:8443`.
+    pub fn origin(&self) -> String {
+        let scheme = if self.https { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority())
+    }
+
     /// The same server with another path (and query), which must start with `/`.
     pub fn with_path(&self, path: &str) -> Url {
         Url {
@@ -195,8 +201,7 @@ fn parse_port(text: &str) -> Option<u16> {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.https { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority(), self.path)
+        write!(f, "{}{}", self.origin(), self.path)
     }
 }
 
@@ -261,6 +266,7 @@ mod tests {
                 "{text}"
             );
             assert_eq!(url.to_string(), written);
+            assert_eq!(format!("{}{}", url.origin(), url.path), written);
             assert_eq!(Url::parse(written).unwrap(), url);
         }
     }

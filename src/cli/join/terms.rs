@@ -142,7 +142,7 @@ impl Terms {
         };
         let text = FreshConfig {
             written_by: "bcd join --server".to_owned(),
-            gateway_url: settled.gateway_url.to_string(),
+            gateway_url: settled.gateway_url.origin(),
             gateway_server_name: settled.gateway_server_name.clone(),
             site: site.to_owned(),
             serving_ca_spki_pin: settled.serving_ca,
@@ -150,7 +150,7 @@ impl Terms {
             join_encryption_key_pin: settled.encryption,
             data_dir: None,
             socket_path: None,
-            dev_insecure_h2c: !settled.gateway_url.is_tls(),
+            dev_insecure_h2c: !settled.gateway_url.https,
         }
         .to_toml();
         let failed = |error: fs::Error| {
