@@ -399,7 +399,7 @@ fn tell(text: &str) {
 fn refusal(terms: &Terms, going: &Going, error: &join::Error) -> Failure {
     let mut text = format!(
         "cannot join through {}: {}",
-        going.gateway.url(),
+        going.gateway.url().origin(),
         said(error)
     );
     if let (Some(config), Some(key)) = (terms.config(), error.pin_at_fault()) {
