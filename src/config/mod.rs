@@ -31,8 +31,8 @@ pub use self::file::{MAX_BYTES, ReadError, exposure};
 pub use self::reader::{NewerKey, Problem, Setting};
 use self::reader::{NewerKeys, Reader, quoted};
 pub use self::sections::{
-    Boot, GpuApi, Helper, Host, Imds, Instances, Journal, Kubernetes, Log, Plugins, Site, Update,
-    WebSocket,
+    Boot, GpuApi, Helper, Host, Imds, Instances, Journal, Kubernetes, Log, MAX_SOCKET_PATH,
+    Plugins, Site, Update, WebSocket,
 };
 use crate::wire::url::Url;
 

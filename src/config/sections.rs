@@ -24,10 +24,15 @@ pub(super) fn read_insecure(r: &mut Reader) -> bool {
     insecure
 }
 
+/// The most bytes of a unix socket's path: the kernel's field has 108, and a NUL ends it.
+pub const MAX_SOCKET_PATH: usize = 107;
+
 /// A unix socket's path, which the kernel bounds.
 pub(super) fn checked_socket(path: PathBuf) -> Result<PathBuf, String> {
-    if path.as_os_str().len() > 107 {
-        return Err("is longer than the 107 bytes a unix socket's path may have".to_owned());
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        return Err(format!(
+            "is longer than the {MAX_SOCKET_PATH} bytes a unix socket's path may have"
+        ));
     }
     Ok(path)
 }

@@ -13,6 +13,8 @@
 
 use std::path::Path;
 
+use bcd::config::MAX_SOCKET_PATH;
+use bcd::config::fresh::FreshConfig;
 use bcd::crypto::{base64, digest, pem};
 use bcd::sys::fs::Dir;
 use nanoserde::{DeJson, SerJson};
@@ -122,38 +124,21 @@ pub(super) fn write(
 
 fn node_config(public: &Public, options: &Options, gateway_url: &str, home: &Path) -> String {
     let pins = public.pins();
-    let path = |name: &str| toml_string(&home.join(name).to_string_lossy());
-    format!(
-        "# Written by better-compute dev at every start. bcd refuses unknown keys.\n\
-         gateway_url = {}\n\
-         site = {}\n\
-         serving_ca_spki_pin = \"{}\"\n\
-         join_signing_key_pin = \"{}\"\n\
-         join_encryption_key_pin = \"{}\"\n\
-         data_dir = {}\n\
-         socket_path = {}\n",
-        toml_string(gateway_url),
-        toml_string(&options.site),
-        pins.serving_ca,
-        pins.join_signing,
-        pins.join_encryption,
-        path("data"),
-        path("bcd.sock"),
-    )
-}
-
-/// A basic string of TOML.
-fn toml_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
-            c => quoted.push(c),
-        }
+    FreshConfig {
+        written_by: "better-compute dev at every start".to_owned(),
+        gateway_url: gateway_url.to_owned(),
+        gateway_server_name: None,
+        site: options.site.clone(),
+        serving_ca_spki_pin: pins.serving_ca,
+        join_signing_key_pin: pins.join_signing,
+        join_encryption_key_pin: pins.join_encryption,
+        data_dir: Some(home.join("data")),
+        // Below a deep directory, the default must do.
+        socket_path: Some(home.join("bcd.sock"))
+            .filter(|path| path.as_os_str().len() <= MAX_SOCKET_PATH),
+        dev_insecure_h2c: false,
     }
-    quoted.push('"');
-    quoted
+    .to_toml()
 }
 
 #[cfg(test)]
@@ -205,10 +190,5 @@ mod tests {
         let file = DevFile::deserialize_json(&read).unwrap();
         assert_eq!(file.api_url, "https://127.0.0.1:2/api/compute");
         assert!(Path::new(&file.admin_token_file).is_absolute());
-    }
-
-    #[test]
-    fn odd_paths_stay_one_toml_string() {
-        assert_eq!(toml_string("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000A\"");
     }
 }
