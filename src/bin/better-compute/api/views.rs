@@ -1,5 +1,8 @@
 //! The API's JSON: what it takes and what it answers. Times are Unix time in milliseconds.
 
+// What nanoserde derives is written so.
+#![allow(clippy::question_mark)]
+
 use bcd::proto::HardwareClaims;
 use nanoserde::{DeJson, SerJson};
 use proto_gen::codec::Message;

@@ -165,7 +165,6 @@ async fn hold(
         upgrade_required: version.is_none(),
         heartbeat_interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
         session_id: place.session_id.clone(),
-        ..Welcome::default()
     };
     send(&mut answers, GatewayFrameKind::Welcome(welcome), patience).await?;
     // The node is dead when nothing comes for two intervals, whatever else happens meanwhile.
@@ -195,7 +194,6 @@ async fn hold(
                 let drain = Drain {
                     reconnect_after_ms: RECONNECT_AFTER_MS,
                     reason: "the gateway is stopping".to_owned(),
-                    ..Drain::default()
                 };
                 send(&mut answers, GatewayFrameKind::Drain(drain), patience).await?;
             }
@@ -213,7 +211,6 @@ async fn hold(
                     let echo = Heartbeat {
                         sequence: heartbeat.sequence,
                         time_ms: now_ms(),
-                        ..Heartbeat::default()
                     };
                     send(&mut answers, GatewayFrameKind::Heartbeat(echo), patience).await?;
                 }
@@ -227,10 +224,7 @@ async fn send(
     kind: GatewayFrameKind,
     patience: Duration,
 ) -> Result<(), Status> {
-    let frame = GatewayFrame {
-        kind: Some(kind),
-        ..GatewayFrame::default()
-    };
+    let frame = GatewayFrame { kind: Some(kind) };
     match rt::timeout(patience, answers.send(&frame)).await {
         Ok(sent) => sent,
         Err(_) => Err(Status::new(

@@ -171,13 +171,11 @@ impl JoinService {
             certificate_chain: grant.chain,
             trust_bundle: Some(keys.trust_bundle.clone()),
             server_time_ms: now_ms,
-            ..JoinResult::default()
         };
         let signed = envelope::sign(result.encode_to_vec(), Purpose::JoinResponse, &keys.signing)
             .map_err(|_| Refusal::Fault("sign the answer"))?;
         let response = JoinResponse {
             outcome: Some(JoinResponseOutcome::Signed(signed)),
-            ..JoinResponse::default()
         };
         Ok(response.encode_to_vec())
     }

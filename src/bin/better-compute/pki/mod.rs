@@ -5,6 +5,9 @@
 //! changed pin or certificate is noticed when the bundle is opened; private keys leave this module only
 //! as the [`Private`] half and are wiped from memory after use. Release keys live apart, elsewhere.
 
+// What nanoserde derives is written so.
+#![allow(clippy::question_mark)]
+
 mod issue;
 mod seal;
 

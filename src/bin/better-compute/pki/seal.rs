@@ -4,6 +4,9 @@
 //! The public half is the associated data, so that a changed public half opens as little as a changed
 //! ciphertext or a wrong passphrase: one error for all three, which says what to check.
 
+// What nanoserde derives is written so.
+#![allow(clippy::question_mark)]
+
 use std::error::Error;
 use std::fmt;
 use std::fs::File;
