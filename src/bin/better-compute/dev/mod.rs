@@ -29,7 +29,7 @@ use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
 use crate::joinservice::{JoinService, Keys, Refusal, thread};
 use crate::pki::PkiError;
-use crate::registry::{self, RegistryError, now_ms};
+use crate::registry::{self, Records, RegistryError, now_ms};
 use crate::store::{Store, StoreError};
 
 /// What `better-compute dev` is asked for.
@@ -73,7 +73,7 @@ impl fmt::Display for DevError {
             Self::File(_) => write!(f, "cannot use the directory"),
             Self::Pki(_) => write!(f, "cannot use the PKI"),
             Self::Store(path, _) => write!(f, "cannot use {}", path.display()),
-            Self::Registry(_) => write!(f, "cannot start the records"),
+            Self::Registry(_) => write!(f, "cannot use the records"),
             Self::JoinService(_) => write!(f, "cannot start the JoinService"),
             Self::Io(what, _) => write!(f, "cannot {what}"),
             Self::Tls(_) => write!(f, "cannot issue the serving certificate"),
@@ -132,7 +132,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     let keys = Keys::new(&public, &private, now_ms()).map_err(DevError::JoinService)?;
     let relay = thread::start(JoinService::new(keys, store()?))
         .map_err(|error| DevError::Io("start the JoinService's thread".to_owned(), error))?;
-    let (registry, records) = registry::start(store()?).map_err(DevError::Registry)?;
+    let registry = registry::start(store()?).map_err(DevError::Registry)?;
 
     let gateway_listener = listen(&options.gateway, "gateway")?;
     let api_listener = listen(&options.http, "http")?;
@@ -180,16 +180,10 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         .serve(gateway_listener, gateway_tls, relay, stopping)
         .await;
     api.cancel();
-    drop(registry);
-    // The rest of the registry's senders go with the loop's tasks; what they say last is written by
-    // `close_all_sessions` at the next start, should this wait be cut short.
-    let _ = rt::timeout(Duration::from_millis(200), async {
-        while !records.is_finished() {
-            rt::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
-    Ok(())
+    registry
+        .with(Records::finish)
+        .await
+        .map_err(DevError::Registry)
 }
 
 fn listen(on: &Listen, flag: &str) -> Result<TcpListener, DevError> {

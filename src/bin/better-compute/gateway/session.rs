@@ -203,6 +203,11 @@ async fn hold(
             }
             Ok(Either::Right(frame)) => {
                 let Some(frame) = frame? else {
+                    log::event(
+                        Level::Info,
+                        "session.closed",
+                        &[("node", Value::Text(&place.node_id))],
+                    );
                     return Ok(());
                 };
                 deadline = std::time::Instant::now() + patience;

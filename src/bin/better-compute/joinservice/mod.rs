@@ -112,6 +112,15 @@ impl Keys {
     }
 }
 
+/// An answered join.
+pub struct Answered {
+    /// An encoded `JoinResponse`.
+    pub response: Vec<u8>,
+    pub node_id: String,
+    /// `issued` or `reissued`.
+    pub outcome: &'static str,
+}
+
 /// See the module's head.
 pub struct JoinService {
     keys: Keys,
@@ -150,12 +159,16 @@ impl JoinService {
         Self { keys, store }
     }
 
-    /// Decides a join. `request` is an encoded `JoinRequest` from `address`; the answer is an encoded
-    /// `JoinResponse`.
+    /// Decides a join. `request` is an encoded `JoinRequest` from `address`.
     ///
     /// # Errors
     /// A [`Refusal`]; those of a known token are recorded.
-    pub fn join(&mut self, request: &[u8], address: &str, now_ms: i64) -> Result<Vec<u8>, Refusal> {
+    pub fn join(
+        &mut self,
+        request: &[u8],
+        address: &str,
+        now_ms: i64,
+    ) -> Result<Answered, Refusal> {
         let asked = self.keys.read(request)?;
         let keys = &self.keys;
         let grant = self
@@ -164,7 +177,7 @@ impl JoinService {
         let result = JoinResult {
             csr_sha256: asked.csr_sha256.to_vec(),
             spiffe_id: keys.spiffe_id(asked.role_name, &grant.node_id),
-            node_id: grant.node_id,
+            node_id: grant.node_id.clone(),
             role: Role(asked.role),
             site: grant.site,
             pool: grant.pool,
@@ -177,7 +190,11 @@ impl JoinService {
         let response = JoinResponse {
             outcome: Some(JoinResponseOutcome::Signed(signed)),
         };
-        Ok(response.encode_to_vec())
+        Ok(Answered {
+            response: response.encode_to_vec(),
+            node_id: grant.node_id,
+            outcome: grant.outcome,
+        })
     }
 }
 

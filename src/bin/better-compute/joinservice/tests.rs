@@ -125,7 +125,7 @@ impl Fleet {
     fn join(&mut self, draft: &Draft, now_ms: i64) -> Result<JoinResult, Refusal> {
         let bytes = self.encode(draft);
         let answer = self.service.join(&bytes, "192.0.2.1", now_ms)?;
-        Ok(self.verified(&answer))
+        Ok(self.verified(&answer.response))
     }
 
     /// What a node makes of the answer, by the pinned signing key alone.

@@ -12,7 +12,7 @@ use bcd::rt::channel::{Receiver, SendError, Sender, channel};
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::{Code, Status};
 
-use super::{JoinService, Refusal};
+use super::JoinService;
 use crate::registry::now_ms;
 
 /// Joins that may wait.
@@ -54,7 +54,11 @@ fn run(mut service: JoinService, mut jobs: Receiver<Job>) {
         let answer = service.join(&job.request, &job.address, now_ms());
         let mut fields = vec![("address", Value::Text(&job.address))];
         match &answer {
-            Ok(_) => log::event(Level::Info, "join.answered", &fields),
+            Ok(answered) => {
+                fields.push(("node", Value::Text(&answered.node_id)));
+                fields.push(("outcome", Value::Text(answered.outcome)));
+                log::event(Level::Info, "join.answered", &fields);
+            }
             Err(refusal) => {
                 fields.push(("code", Value::Text(refusal.code().name())));
                 fields.push(("reason", Value::Chain(refusal)));
@@ -62,9 +66,10 @@ fn run(mut service: JoinService, mut jobs: Receiver<Job>) {
             }
         }
         // A caller that went away asks again and gets the same.
-        let _ = job
-            .answer
-            .try_send(answer.map_err(|refusal| Refusal::status(&refusal)));
+        let _ = job.answer.try_send(match answer {
+            Ok(answered) => Ok(answered.response),
+            Err(refusal) => Err(refusal.status()),
+        });
     }
 }
 

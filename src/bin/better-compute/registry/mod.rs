@@ -98,12 +98,12 @@ pub struct Records {
     written_ms: i64,
 }
 
-/// Starts the thread; sessions that an earlier process left open are closed first. It ends, with all
-/// sightings written, when the last [`Registry`] is gone; the handle waits for that.
+/// Starts the thread; sessions that an earlier process left open are closed first. It ends when the last
+/// [`Registry`] is gone.
 ///
 /// # Errors
 /// The database does not take the change.
-pub fn start(store: Store) -> Result<(Registry, thread::JoinHandle<()>), RegistryError> {
+pub fn start(store: Store) -> Result<Registry, RegistryError> {
     store.close_all_sessions().map_err(RegistryError::Store)?;
     let (sender, receiver) = channel(QUEUE);
     let records = Records {
@@ -111,7 +111,7 @@ pub fn start(store: Store) -> Result<(Registry, thread::JoinHandle<()>), Registr
         seen: BTreeMap::new(),
         written_ms: 0,
     };
-    let thread = thread::Builder::new()
+    thread::Builder::new()
         .name("registry".to_owned())
         .spawn(move || run(records, receiver))
         .map_err(|error: io::Error| {
@@ -122,15 +122,13 @@ pub fn start(store: Store) -> Result<(Registry, thread::JoinHandle<()>), Registr
             );
             RegistryError::Stopped
         })?;
-    Ok((Registry(sender), thread))
+    Ok(Registry(sender))
 }
 
 fn run(mut records: Records, mut work: Receiver<Work>) {
     while let Some(call) = work.recv_blocking() {
         call(&mut records);
     }
-    records.write_seen();
-    let _ = records.store.close_all_sessions();
 }
 
 impl Registry {
@@ -254,6 +252,15 @@ impl Records {
             self.written_ms = now_ms;
         }
         Ok(())
+    }
+
+    /// For a clean end: writes all sightings and closes all sessions.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        self.write_seen();
+        self.store.close_all_sessions()
     }
 
     fn write_seen(&mut self) {
