@@ -106,6 +106,8 @@ class Background:
 class ControlPlane:
     """`better-compute dev` in a directory of its own, on ports of its own."""
 
+    flags = ()
+
     def __init__(self, better_compute, directory):
         self.program = better_compute
         self.dir = directory
@@ -118,7 +120,7 @@ class ControlPlane:
         ready.unlink(missing_ok=True)
         gateway, http = self.ports.get("gateway", "127.0.0.1:0"), self.ports.get("http", "127.0.0.1:0")
         self.process = Background(
-            [self.program, "dev", "--dir", self.dir, "--gateway", gateway, "--http", http],
+            [self.program, "dev", "--dir", self.dir, "--gateway", gateway, "--http", http, *self.flags],
             self.dir.parent / f"{self.dir.name}.log")
 
         def serving():
