@@ -9,6 +9,7 @@ pub mod flags;
 
 mod config;
 mod join;
+mod node;
 mod version;
 
 use std::error::Error;
@@ -33,7 +34,12 @@ pub const CONFIG_FLAG: Flag = Flag::value(
 static BCD: Command = Command::group(
     "bcd",
     "the node agent of a better-compute fleet",
-    &[config::COMMAND, join::COMMAND, version::COMMAND],
+    &[
+        config::COMMAND,
+        join::COMMAND,
+        node::COMMAND,
+        version::COMMAND,
+    ],
 );
 
 /// Runs bcd with the process's arguments, the program's name first.

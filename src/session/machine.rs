@@ -1,0 +1,424 @@
+//! The session as a state machine: what is to be done after each thing that happened. Pure: time,
+//! randomness and what peers said come in, the next action comes out.
+//!
+//! A drained session lives on until its successor is welcomed, so that no frame is lost between.
+use std::time::Duration;
+
+use crate::rt::backoff::{Backoff, share};
+
+/// Waits before dialling again: docs/protocol.md 6.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+
+/// What a session that was lost counts as. A gateway that dies loses all its nodes at once; from
+/// the first wait on, they must not all come in the same second.
+const LOST: u32 = 4;
+
+/// After a refusal: pins, certificates and deleted nodes do not heal by asking.
+const REFUSED: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(600));
+
+/// What a `Welcome` may ask for, and what 0 means.
+const INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(45);
+
+/// How the session stands. Times are the caller's monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// There is none.
+    Down(Dial),
+    /// There is one.
+    Up(Beats),
+    /// There is one, whose gateway is going away, and its successor is on the way.
+    Moving(Beats, Dial),
+    /// The daemon is ending.
+    Over,
+}
+
+/// The way to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dial {
+    /// Waiting before the next try.
+    Waiting { failures: u32, until: Duration },
+    /// A try is under way: connecting, `Hello`, `Welcome`.
+    Trying { failures: u32 },
+}
+
+/// The heartbeats of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beats {
+    interval: Duration,
+    /// When the next one goes out.
+    next: Duration,
+    /// When the gateway was last heard.
+    heard: Duration,
+    /// Of the last one sent.
+    sequence: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The try led to a `Welcome`.
+    Welcomed { interval_ms: u32 },
+    /// The try failed.
+    NotWelcomed(Trouble),
+    /// The gateway sent a frame.
+    Heard,
+    /// The gateway is going away.
+    Drained { after_ms: u32 },
+    /// The session ended.
+    Ended(Trouble),
+    /// The state's deadline came.
+    Due,
+    /// The daemon shall end.
+    Stop,
+}
+
+/// How a try or a session failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// It may pass: the network, the gateway.
+    Passing,
+    /// It will not pass by itself: somebody said no.
+    Refused,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing but wait for the next event.
+    Rest,
+    /// Try to open a session.
+    Dial,
+    /// Send this heartbeat over the session there is.
+    Beat(u64),
+    /// The try's session is the one from now on (the old one, if any, is to be ended): send this
+    /// heartbeat over it.
+    Adopt(u64),
+    /// Drop the session: the gateway has been silent for too long.
+    DropSilent,
+    /// Drop what is left of the session. It will be tried again after this wait.
+    Pause(Duration),
+    /// End the session, if there is one, and the daemon.
+    Finish,
+}
+
+impl State {
+    /// A daemon that starts. `Due` at once. `draw` is a random number.
+    pub fn start(now: Duration) -> Self {
+        Self::Down(Dial::Waiting {
+            failures: 0,
+            until: now,
+        })
+    }
+
+    /// When [`Event::Due`] is due, unless something else happens first.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self {
+            Self::Down(dial) => dial.deadline(),
+            Self::Up(beats) => Some(beats.deadline()),
+            Self::Moving(beats, dial) => Some(
+                dial.deadline()
+                    .map_or(beats.deadline(), |dial| dial.min(beats.deadline())),
+            ),
+            Self::Over => None,
+        }
+    }
+
+    /// The state and the action after `event` at `now`. `draw` is a random number.
+    pub fn next(self, event: Event, now: Duration, draw: u64) -> (Self, Action) {
+        match (self, event) {
+            (_, Event::Stop) | (Self::Over, _) => (Self::Over, Action::Finish),
+
+            (Self::Down(dial), Event::Due) => {
+                let (dial, action) = dial.due(now);
+                (Self::Down(dial), action)
+            }
+            (Self::Down(dial), Event::NotWelcomed(trouble)) => {
+                let (dial, wait) = dial.failed(trouble, now, draw);
+                (Self::Down(dial), Action::Pause(wait))
+            }
+            (Self::Down(_) | Self::Moving(..), Event::Welcomed { interval_ms }) => {
+                let beats = Beats::first(interval_ms, now);
+                (Self::Up(beats), Action::Adopt(beats.sequence))
+            }
+
+            (Self::Up(beats), Event::Heard) => (Self::Up(beats.heard(now)), Action::Rest),
+            (Self::Up(beats), Event::Due) => match beats.due(now) {
+                Some((beats, action)) => (Self::Up(beats), action),
+                None => (
+                    Self::Down(lost(Trouble::Passing, now, draw).0),
+                    Action::DropSilent,
+                ),
+            },
+            (Self::Up(beats), Event::Drained { after_ms }) => {
+                let wait = share(Duration::from_millis(u64::from(after_ms)), draw);
+                let dial = Dial::Waiting {
+                    failures: 0,
+                    until: now.saturating_add(wait),
+                };
+                (Self::Moving(beats.heard(now), dial), Action::Rest)
+            }
+            (Self::Up(_), Event::Ended(trouble)) => {
+                let (dial, wait) = lost(trouble, now, draw);
+                (Self::Down(dial), Action::Pause(wait))
+            }
+
+            // Moving: the old session goes on as before, and so does the way to the new one.
+            (Self::Moving(beats, dial), Event::Heard | Event::Drained { .. }) => {
+                (Self::Moving(beats.heard(now), dial), Action::Rest)
+            }
+            (Self::Moving(beats, dial), Event::Due) => match beats.due(now) {
+                None => (Self::Down(dial), Action::DropSilent),
+                Some((beats, Action::Rest)) => {
+                    let (dial, action) = dial.due(now);
+                    (Self::Moving(beats, dial), action)
+                }
+                Some((beats, action)) => (Self::Moving(beats, dial), action),
+            },
+            (Self::Moving(beats, dial), Event::NotWelcomed(trouble)) => {
+                let (dial, _) = dial.failed(trouble, now, draw);
+                (Self::Moving(beats, dial), Action::Rest)
+            }
+            (Self::Moving(_, dial), Event::Ended(_)) => {
+                let wait = dial.deadline().unwrap_or(now).saturating_sub(now);
+                (Self::Down(dial), Action::Pause(wait))
+            }
+
+            // What cannot happen changes nothing.
+            (state, _) => (state, Action::Rest),
+        }
+    }
+}
+
+/// The way back after a session that was lost.
+fn lost(trouble: Trouble, now: Duration, draw: u64) -> (Dial, Duration) {
+    Dial::Trying { failures: LOST - 1 }.failed(trouble, now, draw)
+}
+
+impl Dial {
+    fn deadline(self) -> Option<Duration> {
+        match self {
+            Self::Waiting { until, .. } => Some(until),
+            Self::Trying { .. } => None,
+        }
+    }
+
+    fn due(self, now: Duration) -> (Self, Action) {
+        match self {
+            Self::Waiting { failures, until } if now >= until => {
+                (Self::Trying { failures }, Action::Dial)
+            }
+            other => (other, Action::Rest),
+        }
+    }
+
+    fn failed(self, trouble: Trouble, now: Duration, draw: u64) -> (Self, Duration) {
+        let (Self::Waiting { failures, .. } | Self::Trying { failures }) = self;
+        let failures = failures.saturating_add(1);
+        let wait = match trouble {
+            Trouble::Passing => BACKOFF.wait(failures, draw),
+            Trouble::Refused => REFUSED.0 + share(REFUSED.1 - REFUSED.0, draw),
+        };
+        (
+            Self::Waiting {
+                failures,
+                until: now.saturating_add(wait),
+            },
+            wait,
+        )
+    }
+}
+
+impl Beats {
+    fn first(interval_ms: u32, now: Duration) -> Self {
+        let interval = match interval_ms {
+            0 => DEFAULT_INTERVAL,
+            ms => Duration::from_millis(u64::from(ms)).clamp(INTERVAL.0, INTERVAL.1),
+        };
+        Self {
+            interval,
+            next: now.saturating_add(interval),
+            heard: now,
+            sequence: 1,
+        }
+    }
+
+    /// When the gateway counts as gone.
+    fn silent(self) -> Duration {
+        self.heard.saturating_add(self.interval.saturating_mul(2))
+    }
+
+    fn deadline(self) -> Duration {
+        self.next.min(self.silent())
+    }
+
+    fn heard(self, now: Duration) -> Self {
+        Self { heard: now, ..self }
+    }
+
+    /// `None`: the gateway has been silent for too long.
+    fn due(self, now: Duration) -> Option<(Self, Action)> {
+        if now >= self.silent() {
+            return None;
+        }
+        if now < self.next {
+            return Some((self, Action::Rest));
+        }
+        // Not `next + interval`: after a suspended hour one heartbeat goes out, not eighty.
+        let sequence = self.sequence.saturating_add(1);
+        let next = now.saturating_add(self.interval);
+        Some((
+            Self {
+                next,
+                sequence,
+                ..self
+            },
+            Action::Beat(sequence),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn waiting(failures: u32, until: Duration) -> Dial {
+        Dial::Waiting { failures, until }
+    }
+
+    fn beats(next: u64, heard: u64, sequence: u64) -> Beats {
+        Beats {
+            interval: secs(45),
+            next: secs(next),
+            heard: secs(heard),
+            sequence,
+        }
+    }
+
+    #[test]
+    fn every_state_and_event_has_its_action() {
+        use Action::*;
+        use Event::*;
+        use State::*;
+        use Trouble::*;
+        let ms = Duration::from_millis;
+        let trying = |failures| super::Dial::Trying { failures };
+        let half = ms(500);
+        #[rustfmt::skip]
+        let table = [
+            // state, event, at -> state, action (all with a draw of 0: the shortest wait)
+            (Down(waiting(0, secs(10))), Due, 10, Down(trying(0)), Dial),
+            (Down(waiting(0, secs(10))), Due, 9, Down(waiting(0, secs(10))), Rest),
+            (Down(waiting(3, secs(10))), Stop, 9, Over, Finish),
+            (Down(waiting(3, secs(10))), Heard, 9, Down(waiting(3, secs(10))), Rest),
+            (Down(trying(2)), Welcomed { interval_ms: 0 }, 10, Up(beats(55, 10, 1)), Adopt(1)),
+            (Down(trying(2)), Welcomed { interval_ms: 45_000 }, 10, Up(beats(55, 10, 1)), Adopt(1)),
+            (Down(trying(2)), NotWelcomed(Passing), 10, Down(waiting(3, secs(10) + half)), Pause(half)),
+            (Down(trying(2)), NotWelcomed(Refused), 10, Down(waiting(3, secs(310))), Pause(secs(300))),
+            (Down(trying(2)), Due, 10, Down(trying(2)), Rest),
+            (Down(trying(2)), Stop, 10, Over, Finish),
+            (Up(beats(55, 10, 1)), Heard, 12, Up(beats(55, 12, 1)), Rest),
+            (Up(beats(55, 12, 1)), Due, 54, Up(beats(55, 12, 1)), Rest),
+            (Up(beats(55, 12, 1)), Due, 55, Up(beats(100, 12, 2)), Beat(2)),
+            (Up(beats(100, 12, 2)), Due, 102, Down(waiting(4, secs(102) + half)), DropSilent),
+            (Up(beats(55, 12, 1)), Ended(Passing), 20, Down(waiting(4, secs(20) + half)), Pause(half)),
+            (Up(beats(55, 12, 1)), Ended(Refused), 20, Down(waiting(4, secs(320))), Pause(secs(300))),
+            (Up(beats(55, 12, 1)), Drained { after_ms: 9000 }, 20, Moving(beats(55, 20, 1), waiting(0, secs(20))), Rest),
+            (Up(beats(55, 12, 1)), Stop, 20, Over, Finish),
+            (Up(beats(55, 12, 1)), NotWelcomed(Passing), 20, Up(beats(55, 12, 1)), Rest),
+            (Moving(beats(55, 12, 1), waiting(0, secs(20))), Due, 20, Moving(beats(55, 12, 1), trying(0)), Dial),
+            (Moving(beats(55, 12, 1), waiting(0, secs(60))), Due, 55, Moving(beats(100, 12, 2), waiting(0, secs(60))), Beat(2)),
+            (Moving(beats(55, 12, 1), trying(0)), Heard, 20, Moving(beats(55, 20, 1), trying(0)), Rest),
+            (Moving(beats(55, 12, 1), trying(0)), Drained { after_ms: 1 }, 20, Moving(beats(55, 20, 1), trying(0)), Rest),
+            (Moving(beats(55, 12, 1), trying(0)), NotWelcomed(Passing), 20, Moving(beats(55, 12, 1), waiting(1, secs(20) + half)), Rest),
+            (Moving(beats(55, 12, 1), trying(0)), Welcomed { interval_ms: 0 }, 20, Up(beats(65, 20, 1)), Adopt(1)),
+            (Moving(beats(55, 12, 1), trying(0)), Ended(Passing), 20, Down(trying(0)), Pause(secs(0))),
+            (Moving(beats(55, 12, 1), waiting(1, secs(23))), Ended(Passing), 20, Down(waiting(1, secs(23))), Pause(secs(3))),
+            (Moving(beats(200, 12, 1), trying(0)), Due, 102, Down(trying(0)), DropSilent),
+            (Moving(beats(55, 12, 1), trying(0)), Stop, 20, Over, Finish),
+            (Over, Heard, 20, Over, Finish),
+        ];
+        for (number, (state, event, at, next, action)) in table.into_iter().enumerate() {
+            assert_eq!(
+                state.next(event, secs(at), 0),
+                (next, action),
+                "row {number}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_healthy_session_wakes_up_for_heartbeats_alone() {
+        let (mut state, _) = State::Down(Dial::Trying { failures: 0 }).next(
+            Event::Welcomed { interval_ms: 0 },
+            secs(0),
+            0,
+        );
+        for beat in 1..1000_u64 {
+            let due = state.deadline().unwrap();
+            assert_eq!(due, secs(45 * beat));
+            let action;
+            (state, action) = state.next(Event::Due, due, 0);
+            assert_eq!(action, Action::Beat(beat + 1));
+            (state, _) = state.next(Event::Heard, due + Duration::from_millis(80), 0);
+        }
+    }
+
+    #[test]
+    fn a_silent_gateway_is_given_up_after_two_intervals() {
+        let (mut state, _) = State::Down(Dial::Trying { failures: 0 }).next(
+            Event::Welcomed {
+                interval_ms: 10_000,
+            },
+            secs(100),
+            0,
+        );
+        let mut beats = 0;
+        loop {
+            let due = state.deadline().unwrap();
+            let action;
+            (state, action) = state.next(Event::Due, due, 0);
+            match action {
+                Action::Beat(_) => beats += 1,
+                Action::DropSilent => {
+                    assert_eq!((due, beats), (secs(120), 1));
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_interval_is_kept_within_its_bounds() {
+        for (asked_ms, got) in [(1, 1), (999, 1), (5000, 5), (0, 45), (u32::MAX, 600)] {
+            let (state, _) = State::Down(Dial::Trying { failures: 0 }).next(
+                Event::Welcomed {
+                    interval_ms: asked_ms,
+                },
+                secs(0),
+                0,
+            );
+            assert_eq!(state.deadline(), Some(secs(got)), "{asked_ms}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_lose_their_gateway_together_come_back_apart() {
+        let up = State::Up(beats(55, 10, 1));
+        let mut first_second = 0;
+        for node in 0..1000_u64 {
+            let draw = node.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let (state, _) = up.next(Event::Ended(Trouble::Passing), secs(20), draw);
+            let back = state.deadline().unwrap();
+            assert!(back >= secs(20) + Duration::from_millis(500) && back <= secs(28));
+            first_second += u32::from(back < secs(21));
+        }
+        assert!(first_second < 150, "{first_second}");
+    }
+}

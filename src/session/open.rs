@@ -1,0 +1,199 @@
+//! Opening a session: connect, `Hello`, `Welcome`.
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use rustls::{AlertDescription, Error as TlsProblem};
+
+use crate::proto::{
+    GatewayFrame, GatewayFrameKind, Hello, NodeFrame, NodeFrameKind, Welcome, session_service,
+};
+use crate::rt::{self, tls::TlsError};
+use crate::wire::grpc::Code;
+use crate::wire::grpc::client::{CallError, Cause, Client, Endpoint, Phase, Receiver, Sender};
+
+use super::machine::Trouble;
+
+/// Versions of the protocol this node speaks.
+pub const VERSIONS: &[u32] = &[1];
+
+/// For `Welcome` after `Hello`, and for a frame to go out.
+pub const WAIT: Duration = Duration::from_secs(10);
+
+/// A session that was welcomed.
+pub struct Live {
+    pub sender: Sender<NodeFrame>,
+    pub receiver: Receiver<GatewayFrame>,
+}
+
+/// Why there is no session, or none any more.
+#[derive(Debug)]
+pub enum SessionError {
+    /// The call failed, or ended with a status.
+    Call(CallError),
+    /// The gateway ended the session with OK.
+    Closed,
+    /// No `Welcome` in time.
+    NoWelcome,
+    /// The gateway's first frame is something else.
+    NotWelcome,
+    /// The gateway chose a version that was not offered.
+    Version(u32),
+    /// A frame did not go out in time.
+    Stuck,
+}
+
+/// Opens a session with `hello` as the first frame.
+///
+/// # Errors
+/// See [`SessionError`].
+pub async fn open(endpoint: Endpoint, hello: Hello) -> Result<(Live, Welcome), SessionError> {
+    let client = Client::connect(&endpoint)
+        .await
+        .map_err(SessionError::Call)?;
+    let stream = client.stream(&session_service::SESSION, None).await;
+    let (sender, receiver) = stream.map_err(SessionError::Call)?;
+    let mut live = Live { sender, receiver };
+    let greeting = async {
+        live.send(&NodeFrame {
+            kind: Some(NodeFrameKind::Hello(hello)),
+        })
+        .await?;
+        live.receiver
+            .next()
+            .await
+            .map_err(SessionError::Call)?
+            .ok_or(SessionError::Closed)
+    };
+    let first = rt::timeout(WAIT, greeting)
+        .await
+        .map_err(|_| SessionError::NoWelcome)??;
+    let Some(GatewayFrameKind::Welcome(welcome)) = first.kind else {
+        return Err(SessionError::NotWelcome);
+    };
+    let version = welcome.protocol_version;
+    let offered = if welcome.upgrade_required {
+        version == 0
+    } else {
+        VERSIONS.contains(&version)
+    };
+    if offered {
+        Ok((live, welcome))
+    } else {
+        Err(SessionError::Version(version))
+    }
+}
+
+impl Live {
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// The session has ended, or the gateway does not take it in time.
+    pub async fn send(&mut self, frame: &NodeFrame) -> Result<(), SessionError> {
+        match rt::timeout(WAIT, self.sender.send(frame)).await {
+            Err(_) => Err(SessionError::Stuck),
+            Ok(Ok(())) => Ok(()),
+            // The receiving half knows why the stream has ended.
+            Ok(Err(error)) => match rt::timeout(WAIT, self.receiver.next()).await {
+                Ok(Err(better)) => Err(SessionError::Call(better)),
+                _ => Err(SessionError::Call(error)),
+            },
+        }
+    }
+
+    /// Ends the session cleanly: nothing more is sent, and what the gateway still says is read.
+    pub async fn end(self) {
+        let Self {
+            sender,
+            mut receiver,
+        } = self;
+        sender.close();
+        let rest = async { while let Ok(Some(_)) = receiver.next().await {} };
+        let _ = rt::timeout(WAIT / 2, rest).await;
+    }
+}
+
+impl SessionError {
+    /// Whether it may pass by itself.
+    pub fn trouble(&self) -> Trouble {
+        let Self::Call(error) = self else {
+            return Trouble::Passing;
+        };
+        let refused = match &error.cause {
+            Cause::Status(status) => {
+                matches!(status.code, Code::PermissionDenied | Code::Unauthenticated)
+            }
+            Cause::Tls(TlsError::Refused(TlsProblem::InvalidCertificate(_))) => true,
+            Cause::Tls(TlsError::Refused(TlsProblem::AlertReceived(alert))) => about_us(*alert),
+            // TLS 1.3: the gateway's word on our certificate comes when we think we are through.
+            Cause::Http2(_) => error.phase == Phase::Tls,
+            _ => false,
+        };
+        if refused {
+            Trouble::Refused
+        } else {
+            Trouble::Passing
+        }
+    }
+
+    /// Whether the gateway, or its TLS, refused this node for what it is.
+    pub fn is_refusal_of_us(&self) -> bool {
+        match self {
+            Self::Call(CallError {
+                cause: Cause::Status(_) | Cause::Http2(_),
+                ..
+            }) => self.trouble() == Trouble::Refused,
+            Self::Call(CallError {
+                cause: Cause::Tls(TlsError::Refused(TlsProblem::AlertReceived(alert))),
+                ..
+            }) => about_us(*alert),
+            _ => false,
+        }
+    }
+}
+
+/// Whether an alert is about the certificate this node showed.
+fn about_us(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::CertificateRequired
+    )
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(CallError {
+                phase: Phase::Tls,
+                cause: Cause::Http2(_),
+            }) => f.write_str("the gateway does not accept this node's certificate"),
+            Self::Call(_) => f.write_str("the session failed"),
+            Self::Closed => f.write_str("the gateway ended the session"),
+            Self::NoWelcome => write!(f, "no Welcome from the gateway within {} s", WAIT.as_secs()),
+            Self::NotWelcome => f.write_str("the gateway's first frame is no Welcome"),
+            Self::Version(version) => {
+                write!(
+                    f,
+                    "the gateway chose protocol version {version} in its Welcome, which was not offered"
+                )
+            }
+            Self::Stuck => write!(f, "the gateway took no frame within {} s", WAIT.as_secs()),
+        }
+    }
+}
+
+impl Error for SessionError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Call(error) => Some(error),
+            _ => None,
+        }
+    }
+}
