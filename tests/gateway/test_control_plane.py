@@ -425,6 +425,33 @@ def test_kills_in_a_row_lose_nothing_that_was_acknowledged(dev, tmp_path):
     assert len(redeemed) == len(set(redeemed)) and set(redeemed) == nodes
 
 
+def test_kills_during_the_first_start_leave_nothing_half_made(better_compute, tmp_path):
+    chance = random.Random(0x66697273)
+    directory = tmp_path / "dev"
+    seen = {}
+    for _ in range(25):
+        process = subprocess.Popen(
+            [str(better_compute), "dev", "--dir", str(directory), "--gateway", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_env())
+        time.sleep(chance.uniform(0, 0.06))
+        process.kill()
+        process.wait()
+        # Keys, once made, stay; each file is whole or not there.
+        for name in ("pki.key", "pki.json", "admin.token"):
+            if (directory / name).exists():
+                content = (directory / name).read_bytes()
+                assert content and seen.setdefault(name, content) == content, name
+    dev = ControlPlane(better_compute, directory)
+    try:
+        dev.start()
+        assert dev.nodes() == []
+        python_node(dev).join(dev.token())
+        for name, content in seen.items():
+            assert (directory / name).read_bytes() == content
+    finally:
+        dev.kill()
+
+
 def api(dev, method, path, body=None):
     request = urllib.request.Request(
         f"{dev.info['apiUrl']}/v1/{path}", method=method, data=json.dumps(body).encode() if body else None,
