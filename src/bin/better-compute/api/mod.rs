@@ -73,15 +73,15 @@ impl Refused {
                 message: self.2,
             },
         };
-        let answer = json(self.0, view.serialize_json());
+        let refused = answer(self.0, view.serialize_json());
         match self.0 {
-            401 => answer.with("WWW-Authenticate", "Bearer"),
-            _ => answer,
+            401 => refused.with("WWW-Authenticate", "Bearer"),
+            _ => refused,
         }
     }
 }
 
-fn json(status: u16, body: String) -> Answer {
+fn answer(status: u16, body: String) -> Answer {
     Answer::new(status, "application/json", body).with("Cache-Control", "no-store")
 }
 
@@ -142,7 +142,7 @@ impl Api {
         let reads = matches!(request.method.as_str(), "GET" | "HEAD");
         if request.path == "/.well-known/better-compute" {
             return match reads {
-                true => Ok(json(200, self.document.clone())),
+                true => Ok(answer(200, self.document.clone())),
                 false => Err(Refused::method("GET")),
             };
         }

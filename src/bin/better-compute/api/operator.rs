@@ -1,10 +1,11 @@
 //! The operator's half of the API, under `{basePath}/v1`: tokens and nodes.
 
+use bcd::crypto::json;
 use bcd::wire::http1::server::{Answer, Request};
 use nanoserde::{DeJson, SerJson};
 
 use super::views::{CreateToken, CreatedToken, NodeView, Nodes, TokenView, Tokens};
-use super::{Api, Refused, json};
+use super::{Api, BODY_MAX, Refused, answer};
 use crate::ids;
 use crate::joinservice::{role_name, role_named, token};
 use crate::registry::{Records, RegistryError, now_ms};
@@ -50,7 +51,7 @@ impl Api {
                 self.change_node(id, move |records, id| records.store.delete_node(id, now))
                     .await?;
                 self.gateway.node_deleted(id);
-                Ok(json(200, "{}".to_owned()))
+                Ok(answer(200, "{}".to_owned()))
             }
             (_, (Some("tokens"), None, ..)) => Err(Refused::method("GET or POST")),
             (_, (Some("tokens"), Some(_), Some("revoke"), None)) => Err(Refused::method("POST")),
@@ -61,7 +62,7 @@ impl Api {
     }
 
     async fn create_token(&self, body: &[u8]) -> Result<Answer, Refused> {
-        let asked = std::str::from_utf8(body)
+        let asked = json::check(body, BODY_MAX, 4)
             .ok()
             .and_then(|text| CreateToken::deserialize_json(text).ok())
             .ok_or_else(|| {
@@ -113,7 +114,7 @@ impl Api {
                 })
             })
             .await?;
-        Ok(json(201, created.serialize_json()))
+        Ok(answer(201, created.serialize_json()))
     }
 
     async fn list_tokens(&self) -> Result<Answer, Refused> {
@@ -123,7 +124,7 @@ impl Api {
             .iter()
             .map(|token| TokenView::new(token, now))
             .collect();
-        Ok(json(200, Tokens { tokens }.serialize_json()))
+        Ok(answer(200, Tokens { tokens }.serialize_json()))
     }
 
     async fn show_token(&self, id: &str) -> Result<Answer, Refused> {
@@ -139,7 +140,7 @@ impl Api {
             found.ok_or_else(|| Refused::not_found("there is no such token"))?;
         let mut view = TokenView::new(&token, now_ms());
         view.attempts = Some(attempts.into_iter().map(Into::into).collect());
-        Ok(json(200, view.serialize_json()))
+        Ok(answer(200, view.serialize_json()))
     }
 
     async fn change_token(
@@ -161,7 +162,7 @@ impl Api {
     async fn list_nodes(&self) -> Result<Answer, Refused> {
         let nodes = self.registry.with(|records| records.nodes()).await?;
         let nodes = nodes.iter().map(NodeView::new).collect();
-        Ok(json(200, Nodes { nodes }.serialize_json()))
+        Ok(answer(200, Nodes { nodes }.serialize_json()))
     }
 
     async fn show_node(&self, id: &str) -> Result<Answer, Refused> {
@@ -176,7 +177,7 @@ impl Api {
         let (node, duplicates) =
             found.ok_or_else(|| Refused::not_found("there is no such node"))?;
         let view = NodeView::with_details(&node, duplicates);
-        Ok(json(200, view.serialize_json()))
+        Ok(answer(200, view.serialize_json()))
     }
 
     async fn change_node(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bcd::cli::Failure;
 use bcd::cli::flags::{Args, Flag};
-use bcd::crypto::pem;
+use bcd::crypto::{json, pem};
 use bcd::rt;
 use bcd::sys::fs::{self, Dir};
 use bcd::wire::http1::client::{self, Request, Waits};
@@ -83,7 +83,7 @@ impl Client {
                     dir.display()
                 ))
             })?;
-        let file = std::str::from_utf8(&text)
+        let file = json::check(&text, FILE_MAX, 4)
             .ok()
             .and_then(|text| DevFile::deserialize_json(text).ok())
             .ok_or_else(|| {
@@ -179,8 +179,14 @@ impl Client {
         .await
         .map_err(unreachable)?;
         let bytes = answer.body.collect(ANSWER_MAX).await.map_err(unreachable)?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| Failure::failed("the control plane's answer is not UTF-8"))?;
+        let text = json::check(&bytes, ANSWER_MAX, 16)
+            .map_err(|error| {
+                let status = answer.status;
+                Failure::failed(format!(
+                    "the control plane's answer (HTTP status {status}) is not JSON: {error}"
+                ))
+            })?
+            .to_owned();
         match answer.status {
             200..=299 => Ok(text),
             status => {

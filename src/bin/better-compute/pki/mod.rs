@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use bcd::crypto::pin::Pin;
-use bcd::crypto::{base64, digest, pem};
+use bcd::crypto::{base64, digest, json, pem};
 use bcd::sys::fs::{self, Dir};
 use nanoserde::{DeJson, SerJson};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
@@ -266,7 +266,7 @@ impl Bundle {
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8")?;
+        let text = json::check(bytes, BUNDLE_MAX, 8).map_err(|error| error.to_string())?;
         let file = File::deserialize_json(text).map_err(|error| error.to_string())?;
         if file.format != FORMAT {
             return Err(format!("its format is not {FORMAT}"));
