@@ -1,5 +1,6 @@
 """The control plane as its operator sees it: commands, API, downloads, and what a kill leaves."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -373,6 +374,49 @@ def test_a_node_that_falls_silent_is_disconnected_after_two_intervals(better_com
         assert session.receive(timeout=4) == grpc.StatusCode.DEADLINE_EXCEEDED
         wait_for("the silent node to be disconnected", lambda: dev.state(node.result.node_id) == "disconnected")
         session.close()
+    finally:
+        dev.kill()
+
+
+def test_silent_and_garbled_connections_do_not_keep_a_node_out(dev, make_node, token):
+    host, port = dev.gateway.rsplit(":", 1)
+    silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(200)]
+    for index, connection in enumerate(silent):
+        if index % 2:
+            with contextlib.suppress(OSError):
+                connection.sendall(random.Random(index).randbytes(500))
+    started = time.monotonic()
+    make_node().join(token())
+    # The handshakes that nobody finishes are dropped after 10 s; a join is tried again until then.
+    assert time.monotonic() - started < 30
+    for connection in silent:
+        connection.close()
+
+
+@pytest.mark.parametrize("gateway", ["[::1]:0", "localhost:0", "0.0.0.0:0"])
+def test_a_node_joins_at_every_form_of_address(better_compute, bcd, tmp_path, gateway):
+    (tmp_path / "dev").mkdir()
+
+    class Elsewhere(ControlPlane):
+        flags = ["--base-path", "/"]
+
+    dev = Elsewhere(better_compute, tmp_path / "dev")
+    dev.ports = {"gateway": gateway, "http": gateway}
+    try:
+        dev.start()
+        config = dev.dir / "node/config.toml"
+        if gateway.startswith("0.0.0.0"):
+            # This host's own name need not resolve; the certificate holds for localhost too.
+            text = re.sub(r'https://[^":]+:', "https://localhost:", config.read_text())
+            config.write_text(text)
+            found = json.loads((dev.dir / "dev.json").read_text())
+            found["apiUrl"] = re.sub(r"https://[^/:]+:", "https://localhost:", found["apiUrl"])
+            (dev.dir / "dev.json").write_text(json.dumps(found))
+        done = subprocess.run(
+            [str(bcd), "join", "--config", str(config)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            env=clean_env(BCD_JOIN_TOKEN=dev.token()), timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert [node["state"] for node in dev.nodes()] == ["joining"]
     finally:
         dev.kill()
 

@@ -5,7 +5,8 @@
 //! module alone sees them all, and only to put them together.
 //!
 //! Promises: one process a directory; everything acknowledged is durable, so `kill -9` at any moment
-//! loses none of it; SIGTERM and SIGINT ask the sessions to move and end cleanly.
+//! loses none of it; SIGTERM and SIGINT ask the sessions to move and end cleanly; a panic on any thread
+//! ends the process, since half of a control plane that looks alive is worse than none.
 
 mod address;
 mod files;
@@ -108,6 +109,11 @@ impl From<fs::Error> for DevError {
 /// # Errors
 /// See [`DevError`]; then nothing listens.
 pub fn run(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevError> {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
     rt::block_on(serve(options, ready))
 }
 

@@ -161,7 +161,8 @@ async fn hold(
     let welcome = Welcome {
         protocol_version: version.unwrap_or(0),
         server_time_ms: now_ms(),
-        resume_position: hello.journal_position,
+        // No journal record is stored here yet, so none is acknowledged.
+        resume_position: 0,
         upgrade_required: version.is_none(),
         heartbeat_interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
         session_id: place.session_id.clone(),
