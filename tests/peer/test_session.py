@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from . import pki, protos
+from .machine import DEBUG
 
 
 def test_a_session_opens_with_hello_and_beats(peer, node):
@@ -168,7 +169,8 @@ def test_a_gateway_whose_certificate_does_not_hold_gets_no_session(peer, machine
     peer.faults.serving = name
     peer.frontend.connections.clear()
     machine.start()
-    machine.wait_log(cause)
+    said = machine.wait_log(cause)
+    assert not DEBUG.search(said), f"the log shows Rust's own form of a value: {said}"
     time.sleep(1)
     assert len(peer.frontend.connections) == 1 and peer.sessions == []
     assert machine.terminate() == 0
