@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustls::{AlertDescription, Error as TlsProblem};
 
+use crate::crypto::gateway_verifier::Failure;
 use crate::proto::{
     GatewayFrame, GatewayFrameKind, Hello, NodeFrame, NodeFrameKind, Welcome, session_service,
 };
@@ -192,7 +193,11 @@ impl fmt::Display for SessionError {
 impl Error for SessionError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Call(error) => Some(error),
+            // As in a join: a certificate that does not hold says why itself.
+            Self::Call(error) => match Failure::find(error) {
+                Some(failure) => Some(failure),
+                None => Some(error),
+            },
             _ => None,
         }
     }
