@@ -1,7 +1,9 @@
 //! From `.proto` text to Rust text: [`lexer`] makes tokens, [`parser`] a [`schema`], [`resolve`]
 //! gives every type name its meaning and checks what spans files, [`emit`] writes Rust.
 mod emit;
+mod emit_service;
 mod lexer;
+mod names;
 mod parser;
 mod resolve;
 mod schema;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Error;
-use super::emit::{camel, constant, field_name, module_name, value_names};
+use super::names::{camel, constant, field_name, module_name, value_names};
 use super::schema::{Enum, File, Kind, Label, Message, Name};
 
 pub(super) fn resolve(files: &mut [File]) -> Result<(), Error> {
