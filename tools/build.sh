@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 what=(--bin better-compute)
 if [[ ${1:-} == --tests ]]; then
-  what=(--workspace --bins --tests --lib)
+  what=(--workspace --bins --tests --lib --examples)
   shift
 fi
 [[ $# -gt 0 ]] || set -- amd64
