@@ -74,7 +74,8 @@ build() {
 
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} path=$PATH
   local -a extra=()
-  local -a flags=(-C target-feature=+crt-static --remap-path-prefix="$root=/bcd"
+  # With panic=abort nothing unwinds: the tables for it would be a tenth of the binary.
+  local -a flags=(-C target-feature=+crt-static -C force-unwind-tables=no --remap-path-prefix="$root=/bcd"
     --remap-path-prefix="$cargo_home=/cargo")
   export CARGO_TARGET_DIR=$root/target/static/$arch
 
@@ -96,7 +97,7 @@ build() {
     path=/usr/bin:/bin
     export RUSTC_BOOTSTRAP=1 RUSTC=/usr/bin/rustc
     unset RUSTUP_TOOLCHAIN
-    extra=("-Zbuild-std=std,panic_abort" -Zbuild-std-features=)
+    extra=("-Zbuild-std=std,panic_abort" -Zbuild-std-features=optimize_for_size)
     local sysroot start musl sources
     sysroot=$(/usr/bin/rustc --print sysroot)
     sources=$(readlink -f "$sysroot/lib/rustlib/src/rust")
