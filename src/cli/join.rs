@@ -20,6 +20,7 @@ use crate::identity::record::Identity;
 use crate::identity::store::{State, Store, StoreError};
 use crate::proto::Role;
 use crate::rt;
+use crate::sys::fs::Lock;
 use crate::sys::{clock, host, user};
 
 mod terms;
@@ -105,30 +106,57 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let options = options(args)?;
     let terms = Terms::of(args, args.path_or("config", DEFAULT_CONFIG))?;
     let store = Store::create(terms.data_dir()).map_err(stored)?;
+    if !options.reset
+        && let State::Joined(joined) = store.load().map_err(stored)?
+    {
+        return already(&terms, &store, &options, &joined.identity);
+    }
+    // One at a time: two joins would make two keys, and the token fits one.
+    let _lock = lock(&store)?;
     if options.reset && !reset(&store, options.yes)? {
         return Ok(ExitCode::from(2));
     }
-    // One join at a time: two would make two keys, and the token fits one.
-    let _lock = store.dir().lock().map_err(|error| stored(error.into()))?;
     match store.load().map_err(stored)? {
-        State::Joined(joined) => {
-            let identity = joined.identity;
-            if let Terms::Bootstrap { .. } = terms {
-                // A join that was cut off before it wrote its configuration.
-                if let Some(settled) = terms.settle()?.unwritten {
-                    terms.write(&settled, &identity.site)?;
-                }
-            }
-            finish(&terms, &store, &options)?;
-            print(&format!("already joined as {}\n", identity.spiffe_id))?;
-        }
+        State::Joined(joined) => already(&terms, &store, &options, &joined.identity),
         state => {
             let identity = attempt(&terms, &store, &options, state)?;
             finish(&terms, &store, &options)?;
             print(&format!("joined as {}\n", identity.spiffe_id))?;
+            Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Nothing is left to do but what an earlier join was cut off before.
+fn already(
+    terms: &Terms,
+    store: &Store,
+    options: &Options<'_>,
+    identity: &Identity,
+) -> Result<ExitCode, Failure> {
+    if let Terms::Bootstrap { .. } = terms
+        && let Some(settled) = terms.settle()?.unwritten
+    {
+        terms.write(&settled, &identity.site)?;
+    }
+    finish(terms, store, options)?;
+    print(&format!("already joined as {}\n", identity.spiffe_id))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The directory for this process alone. `bcd node` takes it for an instant now and then.
+fn lock(store: &Store) -> Result<Lock, Failure> {
+    let mut tries = 0;
+    loop {
+        match store.dir().lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) if error.is_locked() && tries < 10 => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => return Err(stored(error.into())),
+        }
+    }
 }
 
 fn options(args: &Args) -> Result<Options<'_>, Failure> {
