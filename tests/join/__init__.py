@@ -1,0 +1,1 @@
+"""Joining, killed at every step and given every kind of bad input."""
