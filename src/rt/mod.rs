@@ -42,3 +42,6 @@ pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
 
 #[cfg(test)]
 mod tests;
+// rcgen, which makes their certificates, comes with the control plane.
+#[cfg(all(test, feature = "control-plane"))]
+mod tls_tests;

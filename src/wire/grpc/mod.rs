@@ -30,4 +30,6 @@ fn is_grpc(headers: &http::HeaderMap) -> bool {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;

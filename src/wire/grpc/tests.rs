@@ -12,7 +12,7 @@ use crate::rt;
 
 /// A message with one field of bytes.
 #[derive(Default, Clone, PartialEq, Debug)]
-struct Raw(Vec<u8>);
+pub(super) struct Raw(pub(super) Vec<u8>);
 
 /// Tag and length of a field of a megabyte.
 const OVERHEAD: usize = 4;
