@@ -27,7 +27,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-import conftest  # noqa: E402
+import lab  # noqa: E402
 
 PATH = "/bettercompute.v1.JoinService/Join"
 
@@ -84,14 +84,14 @@ def grpc_body(path, size):
 
 def run_join(node, token):
     wall, cpu, code, output = measured(
-        [*node.command, "join", "--config", str(node.config)], conftest.clean_env(BCD_JOIN_TOKEN=token))
+        [*node.command, "join", "--config", str(node.config)], lab.clean_env(BCD_JOIN_TOKEN=token))
     if code != 0:
         sys.exit(f"bcd join failed with {code}: {output}")
     return wall, cpu
 
 
 def run_curl(address, body):
-    wall, cpu, code, output = measured(curl(address, body), conftest.clean_env())
+    wall, cpu, code, output = measured(curl(address, body), lab.clean_env())
     if code != 0 or output.split() != ["2", "200"]:
         sys.exit(f"curl did not get an HTTP/2 answer from the gateway: exit {code}, {output!r}")
     return wall, cpu
@@ -108,13 +108,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "target/bench/join_vs_curl.json")
     options = parser.parse_args()
-    bcd = os.environ.get("BCD", ROOT / f"dist/bcd_{conftest.version()}_linux_amd64")
+    bcd = os.environ.get("BCD", ROOT / f"dist/bcd_{lab.version()}_linux_amd64")
     operator = os.environ.get("BETTER_COMPUTE", ROOT / "target/operator/better-compute")
 
     with tempfile.TemporaryDirectory(prefix="bcd-bench-") as temporary:
         directory = pathlib.Path(temporary)
         (directory / "dev").mkdir()
-        plane = conftest.ControlPlane(operator, directory / "dev").start()
+        plane = lab.ControlPlane(operator, directory / "dev").start()
         try:
             return compare(plane, bcd, directory, options)
         finally:
@@ -128,7 +128,7 @@ def compare(plane, bcd, directory, options):
     def machine(**settings):
         nonlocal made
         made += 1
-        return conftest.Node([bcd], plane, directory / f"node{made}", **settings)
+        return lab.Node([bcd], plane, directory / f"node{made}", **settings)
 
     relay = Relay((host, int(port)))
     through = f"{host}:{relay.port}"

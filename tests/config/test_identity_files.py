@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import clean_env
+from lab import clean_env
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec

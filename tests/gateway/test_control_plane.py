@@ -18,7 +18,7 @@ import urllib.request
 
 import grpc
 import pytest
-from conftest import POOL, SITE, ControlPlane, clean_env, wait_for
+from lab import POOL, SITE, ControlPlane, clean_env, wait_for
 from peer.node import Node
 
 

@@ -3,7 +3,7 @@
 import re
 import stat
 
-from conftest import wait_for
+from lab import wait_for
 
 
 def test_a_node_joins_and_is_listed_from_joining_to_connected_to_disconnected(dev, join):

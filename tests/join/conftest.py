@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from conftest import ControlPlane, Node
+from lab import ControlPlane, Node
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import clean_env
+from lab import clean_env
 from join.conftest import token_file
 
 REMEDY = re.compile(

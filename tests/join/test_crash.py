@@ -45,7 +45,7 @@ def strace(*arguments):
 @pytest.fixture(scope="module")
 def steps(fleet, bcd, tmp_path_factory):
     """How often a whole join makes each kind of call."""
-    from conftest import Node
+    from lab import Node
 
     directory = tmp_path_factory.mktemp("steps")
     log = directory / "trace"

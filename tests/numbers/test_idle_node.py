@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from conftest import wait_for
+from lab import wait_for
 
 PEAK_KIB = 2.5 * 1024
 QUIET_SECONDS = 20

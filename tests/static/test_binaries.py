@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import ROOT, version
+from lab import ROOT, version
 
 LIMIT = int(1.75 * 1024 * 1024)
 
