@@ -15,16 +15,24 @@ tools/build.sh --tests amd64 arm64
 wait "$python" || { echo "test: no Python environment" >&2; exit 1; }
 rm -f target/venv.log
 
+cargo_tests() {
+  local status=0
+  cargo test --locked --quiet --workspace --profile operator --features control-plane \
+    --bins --tests --lib --examples || status=1
+  # Documentation's examples are tests too; they need a run of their own.
+  cargo test --locked --quiet --workspace --profile operator --features control-plane --doc || status=1
+  return "$status"
+}
+
+# The labs mostly wait, for time-outs and for each other's processes: the Rust tests run meanwhile.
 status=0
-mkdir -p target
-cargo test --locked --quiet --workspace --profile operator --features control-plane --bins --tests --lib --examples \
-  2>&1 | tee target/cargo-test.log || status=1
-# Documentation's examples are tests too; they need a run of their own.
-cargo test --locked --quiet --workspace --profile operator --features control-plane --doc \
-  2>&1 | tee -a target/cargo-test.log || status=1
+cargo_tests > target/cargo-test.log 2>&1 &
+units=$!
 # The labs' Rust ends were built above; without these variables a lab builds its own.
 export GRPC_PROBE=$PWD/target/operator/examples/grpc_probe PROTO_ROUNDTRIP=$PWD/target/operator/proto-roundtrip
 "$venv/bin/python" -m pytest tests 2>&1 | tee target/pytest.log || status=1
+wait "$units" || status=1
+cat target/cargo-test.log
 
 count_cargo target/cargo-test.log
 count_pytest target/pytest.log
