@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab import ControlPlane, Node, program, version
+from lab import Node, program, running, version
 
 
 @pytest.fixture(scope="session")
@@ -26,14 +26,8 @@ def better_compute():
 @pytest.fixture
 def dev(better_compute, tmp_path):
     """A fresh control plane, killed at the end."""
-    directory = tmp_path / "dev"
-    directory.mkdir()
-    control_plane = ControlPlane(better_compute, directory)
-    try:
-        yield control_plane.start()
-    finally:
-        if control_plane.process:
-            control_plane.kill()
+    with running(better_compute, tmp_path / "dev") as control_plane:
+        yield control_plane
 
 
 @pytest.fixture

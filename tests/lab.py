@@ -151,6 +151,18 @@ class ControlPlane:
         return node and node["state"]
 
 
+@contextlib.contextmanager
+def running(better_compute, directory):
+    """A fresh control plane in `directory`, killed at the end."""
+    directory.mkdir()
+    control_plane = ControlPlane(better_compute, directory)
+    try:
+        yield control_plane.start()
+    finally:
+        if control_plane.process:
+            control_plane.kill()
+
+
 class Node:
     """One machine's bcd: its configuration and its state, in a directory of its own."""
 

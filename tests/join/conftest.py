@@ -4,20 +4,14 @@ import pathlib
 
 import pytest
 
-from lab import ControlPlane, Node
+from lab import Node, running
 
 
 @pytest.fixture(scope="module")
 def fleet(better_compute, tmp_path_factory):
     """A control plane that the file's tests share; every test brings its own machine and token."""
-    directory = tmp_path_factory.mktemp("fleet") / "dev"
-    directory.mkdir()
-    control_plane = ControlPlane(better_compute, directory)
-    try:
-        yield control_plane.start()
-    finally:
-        if control_plane.process:
-            control_plane.kill()
+    with running(better_compute, tmp_path_factory.mktemp("fleet") / "dev") as control_plane:
+        yield control_plane
 
 
 @pytest.fixture

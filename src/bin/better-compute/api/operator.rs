@@ -15,6 +15,8 @@ const TTL_DEFAULT_SECONDS: i64 = 3600;
 const TTL_MAX_SECONDS: i64 = 30 * 86_400;
 /// How many attempts one token is shown with.
 const ATTEMPTS_SHOWN: u32 = 100;
+const NO_TOKEN: &str = "there is no such token";
+const NO_NODE: &str = "there is no such node";
 
 impl From<RegistryError> for Refused {
     fn from(error: RegistryError) -> Self {
@@ -33,14 +35,17 @@ impl Api {
             ("GET" | "HEAD", (Some("tokens"), Some(id), None, _)) => self.show_token(id).await,
             ("POST", (Some("tokens"), Some(id), Some("revoke"), None)) => {
                 let now = now_ms();
-                self.change_token(id, move |records, id| records.store.revoke_token(id, now))
-                    .await
+                self.change(id, NO_TOKEN, move |records, id| {
+                    records.store.revoke_token(id, now)
+                })
+                .await?;
+                self.show_token(id).await
             }
             ("GET" | "HEAD", (Some("nodes"), None, ..)) => self.list_nodes().await,
             ("GET" | "HEAD", (Some("nodes"), Some(id), None, _)) => self.show_node(id).await,
             ("POST", (Some("nodes"), Some(id), Some(what @ ("cordon" | "uncordon")), None)) => {
                 let cordoned = what == "cordon";
-                self.change_node(id, move |records, id| {
+                self.change(id, NO_NODE, move |records, id| {
                     records.store.set_cordoned(id, cordoned)
                 })
                 .await?;
@@ -48,8 +53,10 @@ impl Api {
             }
             ("DELETE", (Some("nodes"), Some(id), None, _)) => {
                 let now = now_ms();
-                self.change_node(id, move |records, id| records.store.delete_node(id, now))
-                    .await?;
+                self.change(id, NO_NODE, move |records, id| {
+                    records.store.delete_node(id, now)
+                })
+                .await?;
                 self.gateway.node_deleted(id);
                 Ok(answer(200, "{}".to_owned()))
             }
@@ -136,27 +143,10 @@ impl Api {
                 Ok(records.store.token(&wanted)?.map(|token| (token, attempts)))
             })
             .await?;
-        let (token, attempts) =
-            found.ok_or_else(|| Refused::not_found("there is no such token"))?;
+        let (token, attempts) = found.ok_or_else(|| Refused::not_found(NO_TOKEN))?;
         let mut view = TokenView::new(&token, now_ms());
         view.attempts = Some(attempts.into_iter().map(Into::into).collect());
         Ok(answer(200, view.serialize_json()))
-    }
-
-    async fn change_token(
-        &self,
-        id: &str,
-        change: impl FnOnce(&mut Records, &str) -> Result<bool, StoreError> + Send + 'static,
-    ) -> Result<Answer, Refused> {
-        let wanted = id.to_owned();
-        let found = self
-            .registry
-            .with(move |records| change(records, &wanted))
-            .await?;
-        match found {
-            true => self.show_token(id).await,
-            false => Err(Refused::not_found("there is no such token")),
-        }
     }
 
     async fn list_nodes(&self) -> Result<Answer, Refused> {
@@ -174,15 +164,16 @@ impl Api {
                 Ok(records.node(&wanted)?.map(|node| (node, duplicates)))
             })
             .await?;
-        let (node, duplicates) =
-            found.ok_or_else(|| Refused::not_found("there is no such node"))?;
+        let (node, duplicates) = found.ok_or_else(|| Refused::not_found(NO_NODE))?;
         let view = NodeView::with_details(&node, duplicates);
         Ok(answer(200, view.serialize_json()))
     }
 
-    async fn change_node(
+    /// Makes a change to the record `id`; `missing` is what to say when there is none.
+    async fn change(
         &self,
         id: &str,
+        missing: &'static str,
         change: impl FnOnce(&mut Records, &str) -> Result<bool, StoreError> + Send + 'static,
     ) -> Result<(), Refused> {
         let wanted = id.to_owned();
@@ -192,7 +183,7 @@ impl Api {
             .await?;
         match found {
             true => Ok(()),
-            false => Err(Refused::not_found("there is no such node")),
+            false => Err(Refused::not_found(missing)),
         }
     }
 }
