@@ -36,7 +36,7 @@ pub use self::sections::{
 };
 use crate::wire::url::Url;
 
-/// `site` is a required key and `[site]` a section of the reference at once. TOML has one or the other, so
+/// `site` is a required key and `[site]` a section at once. TOML has one or the other, so
 /// a file with `[site]` is the one kind that bcd reads and other TOML readers refuse.
 const SHARED_NAMES: &[&str] = &["site"];
 
