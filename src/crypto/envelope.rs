@@ -24,6 +24,8 @@ pub enum Purpose {
     NodeSpec,
     DiscoveryAssertion,
     ReleaseManifest,
+    ServerTime,
+    Renewal,
 }
 
 /// Why an envelope is refused.
@@ -65,6 +67,8 @@ pub fn payload_type(purpose: Purpose) -> &'static str {
             "application/vnd.better-compute.discovery-assertion.v1+protobuf"
         }
         Purpose::ReleaseManifest => "application/vnd.better-compute.release-manifest.v1+json",
+        Purpose::ServerTime => "application/vnd.better-compute.server-time.v1+protobuf",
+        Purpose::Renewal => "application/vnd.better-compute.renewal.v1+protobuf",
     }
 }
 

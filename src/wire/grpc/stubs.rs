@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::proto::{
         GatewayFrame, GatewayFrameKind, Heartbeat, JoinDeferral, JoinRequest, JoinResponse,
-        JoinResponseOutcome, NodeFrame, NodeFrameKind, join_service, session_service,
+        JoinResponseOutcome, NodeFrame, NodeFrameKind, RenewRequest, join_service, session_service,
     };
     use crate::rt;
     use crate::wire::grpc::Code;
@@ -86,6 +86,10 @@ mod tests {
                     reason: request.attestor,
                 })),
             })
+        }
+
+        async fn renew(&self, _: Context, _: RenewRequest) -> Result<JoinResponse, Status> {
+            Err(Status::new(Code::Unimplemented, "no renewals here"))
         }
     }
 

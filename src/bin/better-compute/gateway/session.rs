@@ -166,6 +166,7 @@ async fn hold(
         upgrade_required: version.is_none(),
         heartbeat_interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
         session_id: place.session_id.clone(),
+        ..Welcome::default()
     };
     send(&mut answers, GatewayFrameKind::Welcome(welcome), patience).await?;
     // The node is dead when nothing comes for two intervals, whatever else happens meanwhile.
