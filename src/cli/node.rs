@@ -1,6 +1,7 @@
 //! `bcd node`: the daemon. Loads the configuration and the identity, and holds the session until
 //! SIGTERM or SIGINT.
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use super::flags::{Args, Command};
 use super::{CONFIG_FLAG, Failure, chain, load_config};
@@ -9,6 +10,10 @@ use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::rt;
 use crate::session::{self, Node};
 use crate::sys::log::{self, Level, Value};
+
+mod work;
+
+use work::Work;
 
 pub(super) const COMMAND: Command = Command::new(
     "node",
@@ -37,7 +42,9 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     drop(config);
     rt::block_on(async {
         let stop = rt::termination().map_err(Failure::failed)?;
-        session::run(node, stop).await;
+        let (answers, frames) = session::frames();
+        let work = Rc::new(Work::new(answers));
+        session::run(node, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         Ok(ExitCode::SUCCESS)
     })

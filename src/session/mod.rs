@@ -1,14 +1,15 @@
 //! The session with the gateway (docs/protocol.md 6): opened, kept alive, opened again, for as
 //! long as the daemon runs.
 //!
-//! `machine` decides, from what happened and when; `open` dials; `answers` says what this version
-//! answers to specs and commands; [`run`] is the edge that waits for sockets, one timer and the
-//! signal, and does what the machine says. While a session is healthy nothing wakes the process
-//! but heartbeats and frames, and nothing is written to the disk.
+//! `machine` decides, from what happened and when; `open` dials; `spec` judges specs; [`run`] is
+//! the edge that waits for sockets, one timer and the signal, and does what the machine says. What
+//! the frames are about is the work of others ([`Duties`]). While a session is healthy nothing
+//! wakes the process but heartbeats and frames, and nothing is written to the disk.
 //!
 //! It refuses to end by itself: a node that is turned away says so, and asks again slowly.
 use std::future::{Future, pending};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 
-use self::answers::Held;
 use self::machine::{Action, Event, State};
 use self::open::{Live, SessionError, VERSIONS};
+use self::work::Order;
 use crate::attest::gateway::{self, Gateway};
 use crate::config::Config;
 use crate::crypto::certificate::Certificate;
@@ -35,9 +36,13 @@ use crate::sys::utc::Utc;
 use crate::sys::{clock, random};
 use crate::wire::grpc::client::CallError;
 
-mod answers;
+mod duties;
 mod machine;
 mod open;
+mod spec;
+mod work;
+
+pub use duties::{About, Duties, Signed, Terms, frames};
 
 /// What to do when this node's identity is at fault.
 const WAY_BACK: &str = "bcd join --reset --yes, then bcd join";
@@ -48,7 +53,9 @@ pub struct Node {
     store: Store,
     gateway: Gateway,
     tls: Arc<ClientConfig>,
-    held: Held,
+    node_id: Rc<str>,
+    /// Pins of the keys that sign for this node.
+    signers: Rc<[pin::Pin]>,
     /// The latest server time, for judging certificates.
     server_time_ms: Arc<AtomicU64>,
     /// Of this node's certificate, Unix seconds.
@@ -62,6 +69,8 @@ type Dialling = Pin<Box<dyn Future<Output = Result<(Live, Welcome), SessionError
 enum Woken {
     Frame(Result<Option<GatewayFrame>, CallError>),
     Dialled(Result<(Live, Welcome), SessionError>),
+    /// Of the duties.
+    Answer(NodeFrame),
     Due,
     Stop,
 }
@@ -115,25 +124,22 @@ impl Node {
             trusted,
             Some((chain.collect(), joined.key.to_rustls())),
         )?;
-        let held = Held {
-            node_id: identity.node_id.clone(),
-            signers,
-            generation: 0,
-        };
+        let node_id = identity.node_id.as_str().into();
         let boot_id = clock::boot_id().unwrap_or_default();
         Ok(Self {
             joined,
             store,
             gateway,
             tls,
-            held,
+            node_id,
+            signers: signers.into(),
             server_time_ms,
             not_after,
             boot_id,
         })
     }
 
-    fn dial(&self) -> Dialling {
+    fn dial(&self, about: About) -> Dialling {
         let expires = u64::try_from(self.not_after)
             .unwrap_or(0)
             .saturating_mul(1000);
@@ -142,7 +148,7 @@ impl Node {
                 Level::Error,
                 "identity.expired",
                 &[
-                    ("node", Value::Text(&self.held.node_id)),
+                    ("node", Value::Text(&self.node_id)),
                     (
                         "not_after",
                         Value::Shown(&Utc::from_seconds(self.not_after)),
@@ -157,11 +163,12 @@ impl Node {
             );
         }
         let hello = Hello {
-            node_id: self.held.node_id.clone(),
+            node_id: self.node_id.to_string(),
             boot_id: self.boot_id.clone(),
             protocol_versions: VERSIONS.to_vec(),
             daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
-            spec_generation: self.held.generation,
+            capabilities: about.capabilities,
+            spec_generation: about.spec_generation,
             ..Hello::default()
         };
         Box::pin(open::open(self.gateway.endpoint(&self.tls), hello))
@@ -182,7 +189,7 @@ impl Node {
                 "session.welcome"
             },
             &[
-                ("node", Value::Text(&self.held.node_id)),
+                ("node", Value::Text(&self.node_id)),
                 ("session", Value::Text(&welcome.session_id)),
                 ("version", Value::Number(welcome.protocol_version.into())),
                 ("gateway", Value::Shown(self.gateway.url())),
@@ -221,62 +228,6 @@ impl Node {
         }
     }
 
-    /// What a frame asks for: the machine's event, and frames to answer with.
-    fn take(&mut self, frame: GatewayFrame) -> (Event, Vec<NodeFrame>) {
-        match frame.kind {
-            Some(GatewayFrameKind::Drain(drain)) => {
-                log::event(
-                    Level::Info,
-                    "session.drain",
-                    &[
-                        ("after_ms", Value::Number(drain.reconnect_after_ms.into())),
-                        ("reason", Value::Text(&drain.reason)),
-                    ],
-                );
-                (
-                    Event::Drained {
-                        after_ms: drain.reconnect_after_ms,
-                    },
-                    Vec::new(),
-                )
-            }
-            Some(GatewayFrameKind::Spec(spec)) => match answers::spec(&spec, &mut self.held) {
-                Ok(frames) => {
-                    let sections = u64::try_from(frames.len()).unwrap_or(0);
-                    log::event(
-                        Level::Info,
-                        "spec.unsupported",
-                        &[
-                            ("generation", Value::Number(self.held.generation)),
-                            ("sections", Value::Number(sections)),
-                        ],
-                    );
-                    (Event::Heard, frames)
-                }
-                Err(error) => {
-                    log::event(
-                        Level::Warn,
-                        "spec.dropped",
-                        &[("error", Value::Chain(&error))],
-                    );
-                    (Event::Heard, Vec::new())
-                }
-            },
-            Some(GatewayFrameKind::Command(command)) => {
-                log::event(
-                    Level::Info,
-                    "command.unsupported",
-                    &[
-                        ("command", Value::Text(&command.id)),
-                        ("kind", Value::Text(&command.kind)),
-                    ],
-                );
-                (Event::Heard, vec![answers::command(&command)])
-            }
-            _ => (Event::Heard, Vec::new()),
-        }
-    }
-
     /// Says why there is no session, and what to do when somebody must do something.
     fn lost(&self, error: &SessionError, wait: Duration) {
         let wait = Value::Number(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -306,14 +257,36 @@ fn bundle(json: &str, signer: pin::Pin) -> Result<TrustBundle, String> {
     TrustBundle::decode(payload).map_err(|error| error.to_string())
 }
 
-/// Holds a session until `stop`.
-pub async fn run(mut node: Node, stop: impl Future) {
+/// Holds a session until `stop`. What comes in it is handed to `duties`; what comes out of
+/// `frames` is sent while there is one.
+pub async fn run<D: Duties + 'static>(
+    mut node: Node,
+    duties: Rc<D>,
+    mut frames: rt::channel::Receiver<NodeFrame>,
+    stop: impl Future,
+) {
+    let (orders, waiting) = rt::channel(duties::ORDERS);
+    let judge = work::Judge {
+        node_id: node.node_id.clone(),
+        signers: node.signers.clone(),
+    };
+    rt::spawn(work::work(duties.clone(), judge, waiting));
+    let mut terms = Terms {
+        upgrade_required: false,
+    };
     let mut stop = std::pin::pin!(stop);
     let mut live: Option<Live> = None;
     let mut dialling: Option<Dialling> = None;
     let mut state = State::start(clock::monotonic());
     loop {
-        let woken = wait(&mut live, &mut dialling, state.deadline(), stop.as_mut()).await;
+        let woken = wait(
+            &mut live,
+            &mut dialling,
+            &mut frames,
+            state.deadline(),
+            stop.as_mut(),
+        )
+        .await;
         // What the event was about: a session that was welcomed, or why there is none.
         let mut fresh = None;
         let mut failed = None;
@@ -324,6 +297,8 @@ pub async fn run(mut node: Node, stop: impl Future) {
                 dialling = None;
                 let interval_ms = welcome.heartbeat_interval_ms;
                 node.welcomed(&welcome);
+                terms.upgrade_required = welcome.upgrade_required;
+                let _ = orders.send(Order::Welcomed(terms)).await;
                 fresh = Some(session);
                 Event::Welcomed { interval_ms }
             }
@@ -333,7 +308,23 @@ pub async fn run(mut node: Node, stop: impl Future) {
                 failed = Some(error);
                 Event::NotWelcomed(trouble)
             }
-            Woken::Frame(frame) => match heard(&mut node, live.as_mut(), frame).await {
+            Woken::Answer(frame) => {
+                // Without a session it is dropped: its asker asks again.
+                let sent = match live.as_mut() {
+                    Some(live) => live.send(&frame).await,
+                    None => continue,
+                };
+                match sent {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        live = None;
+                        let trouble = error.trouble();
+                        failed = Some(error);
+                        Event::Ended(trouble)
+                    }
+                }
+            }
+            Woken::Frame(frame) => match heard(&orders, terms, frame).await {
                 Ok(event) => event,
                 Err(error) => {
                     live = None;
@@ -352,7 +343,7 @@ pub async fn run(mut node: Node, stop: impl Future) {
             let beat = match action {
                 Action::Rest => None,
                 Action::Dial => {
-                    dialling = Some(node.dial());
+                    dialling = Some(node.dial(duties.about()));
                     None
                 }
                 Action::Beat(sequence) => Some(sequence),
@@ -366,7 +357,7 @@ pub async fn run(mut node: Node, stop: impl Future) {
                     log::event(
                         Level::Warn,
                         "session.silent",
-                        &[("node", Value::Text(&node.held.node_id))],
+                        &[("node", Value::Text(&node.node_id))],
                     );
                     live = None;
                     None
@@ -408,28 +399,50 @@ fn next(state: State, event: Event) -> (State, Action) {
     )
 }
 
-/// Takes a frame, and sends what it is answered with.
+/// Takes a frame: what the session itself knows, or an order for the duties.
 async fn heard(
-    node: &mut Node,
-    live: Option<&mut Live>,
+    orders: &rt::channel::Sender<Order>,
+    terms: Terms,
     frame: Result<Option<GatewayFrame>, CallError>,
 ) -> Result<Event, SessionError> {
     let frame = frame
         .map_err(SessionError::Call)?
         .ok_or(SessionError::Closed)?;
-    let (event, answers) = node.take(frame);
-    if let Some(live) = live {
-        for answer in &answers {
-            live.send(answer).await?;
+    let order = match frame.kind {
+        Some(GatewayFrameKind::Drain(drain)) => {
+            log::event(
+                Level::Info,
+                "session.drain",
+                &[
+                    ("after_ms", Value::Number(drain.reconnect_after_ms.into())),
+                    ("reason", Value::Text(&drain.reason)),
+                ],
+            );
+            let after_ms = drain.reconnect_after_ms;
+            return Ok(Event::Drained { after_ms });
         }
-    }
-    Ok(event)
+        Some(GatewayFrameKind::Spec(spec)) => Order::Spec(spec, terms),
+        Some(GatewayFrameKind::Command(command)) => Order::Command(command, terms),
+        Some(GatewayFrameKind::Cancel(cancel)) => Order::Cancel(cancel.id),
+        Some(GatewayFrameKind::OutputRequest(request)) => Order::Output(request),
+        Some(GatewayFrameKind::TrustBundle(bundle)) => Order::TrustBundle(bundle),
+        Some(GatewayFrameKind::Renew(renew)) => Order::Renew(renew.within_ms),
+        Some(
+            GatewayFrameKind::Welcome(_)
+            | GatewayFrameKind::Heartbeat(_)
+            | GatewayFrameKind::Ack(_),
+        )
+        | None => return Ok(Event::Heard),
+    };
+    let _ = orders.send(order).await;
+    Ok(Event::Heard)
 }
 
-/// Waits for the first of: the signal, a frame, the end of a dial, the deadline.
+/// Waits for the first of: the signal, a frame, the end of a dial, the deadline, an answer.
 async fn wait(
     live: &mut Option<Live>,
     dialling: &mut Option<Dialling>,
+    frames: &mut rt::channel::Receiver<NodeFrame>,
     deadline: Option<Duration>,
     stop: Pin<&mut impl Future>,
 ) -> Woken {
@@ -453,10 +466,18 @@ async fn wait(
             None => pending().await,
         }
     };
-    match rt::select(rt::select(stop, due), rt::select(frame, dialled)).await {
+    let answer = async {
+        match frames.recv().await {
+            Some(frame) => frame,
+            None => pending().await,
+        }
+    };
+    let session = rt::select(rt::select(frame, dialled), answer);
+    match rt::select(rt::select(stop, due), session).await {
         Either::Left(Either::Left(_)) => Woken::Stop,
         Either::Left(Either::Right(())) => Woken::Due,
-        Either::Right(Either::Left(frame)) => Woken::Frame(frame),
-        Either::Right(Either::Right(dialled)) => Woken::Dialled(dialled),
+        Either::Right(Either::Left(Either::Left(frame))) => Woken::Frame(frame),
+        Either::Right(Either::Left(Either::Right(dialled))) => Woken::Dialled(dialled),
+        Either::Right(Either::Right(answer)) => Woken::Answer(answer),
     }
 }

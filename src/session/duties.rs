@@ -1,0 +1,81 @@
+//! What a session is for: the work behind the frames that the session carries and does not
+//! understand.
+//!
+//! The session hands each order to its [`Duties`] in the order it came, one at a time, and keeps a
+//! few at most waiting: a node that is slow to take orders makes its gateway wait, not its memory
+//! grow. Heartbeats, acknowledgements and the outbox go on meanwhile. What must not be lost goes
+//! back as an event through the journal; what may be lost (progress, output that was asked for) as
+//! a frame through [`frames`].
+use std::time::Duration;
+
+use crate::proto::{Command, Envelope, NodeFrame, NodeSpec, OutputRequest};
+use crate::rt::channel::{self, Receiver, Sender};
+
+/// Orders that wait while one is being taken.
+pub(super) const ORDERS: usize = 4;
+
+/// Frames that wait for the session to send them.
+const FRAMES: usize = 4;
+
+/// What `Hello` says of a node beyond who it is.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// "site.bmc-networks" and others of that form.
+    pub capabilities: Vec<String>,
+    /// Of the spec held; 0: none.
+    pub spec_generation: u64,
+}
+
+/// What was agreed in `Welcome`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// This version is too old for the control plane: nothing but an upgrade may be done.
+    pub upgrade_required: bool,
+}
+
+/// A spec whose signature holds, for this node, not older than the one held.
+#[derive(Debug, Clone)]
+pub struct Signed {
+    /// As it came.
+    pub envelope: Envelope,
+    /// Its payload.
+    pub spec: NodeSpec,
+}
+
+/// The work. One thread runs it together with the session: what blocks belongs on a thread
+/// ([`crate::rt::blocking`]), what takes long into a task. Until a call returns the next order waits.
+#[allow(async_fn_in_trait)] // Nothing here leaves its thread.
+pub trait Duties {
+    /// For the next `Hello`.
+    fn about(&self) -> About;
+
+    /// Events up to `position` are stored by the control plane, and forgotten here.
+    fn acked(&self, position: u64);
+
+    /// A session was opened. What follows comes through it.
+    async fn welcomed(&self, terms: Terms);
+
+    /// A command to take: new, or sent again because its event has not arrived there.
+    async fn command(&self, command: Command, terms: Terms);
+
+    /// A command is no longer wanted.
+    async fn cancel(&self, id: String);
+
+    /// A spec to store and to apply. Not called when an upgrade is required.
+    async fn spec(&self, spec: Signed);
+
+    /// A piece of a command's output is asked for, or may be deleted.
+    async fn output(&self, request: OutputRequest);
+
+    /// A newer trust bundle; its signature is not checked yet.
+    async fn trust_bundle(&self, bundle: Envelope);
+
+    /// The certificate is to be renewed at a random time within this span.
+    async fn renew(&self, within: Duration);
+}
+
+/// The way for frames that are not kept: `CommandProgress`, `OutputChunk`. What is put in while
+/// there is no session is dropped; while the gateway is slow, putting in waits.
+pub fn frames() -> (Sender<NodeFrame>, Receiver<NodeFrame>) {
+    channel::channel(FRAMES)
+}
