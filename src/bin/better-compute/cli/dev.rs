@@ -11,6 +11,7 @@ use bcd::sys::log::{self, Level};
 use super::ago::parse_span;
 use crate::dev::{self, DevError, DevFile, Listen, Options};
 use crate::ids;
+use crate::joinservice::Policy;
 
 pub(super) const COMMAND: Command = Command::new(
     "dev",
@@ -43,6 +44,16 @@ pub(super) const COMMAND: Command = Command::new(
             "heartbeat",
             "SPAN",
             "How often nodes send heartbeats, 1s to 10m (default 45s)",
+        ),
+        Flag::value(
+            "certificate-lifetime",
+            "SPAN",
+            "How long node certificates are valid, 10s to 825d (default 30d)",
+        ),
+        Flag::value(
+            "renewal-grace",
+            "SPAN",
+            "How long after its end a certificate is still renewed (default 30d; 0s: never)",
         ),
         Flag::switch("verbose", "Log connections and requests too"),
     ],
@@ -109,6 +120,11 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let heartbeat = parse_span(args.value("heartbeat").unwrap_or("45s"))
         .filter(|ms| (1000..=600_000).contains(ms))
         .ok_or_else(|| Failure::refused("--heartbeat is from 1s to 10m"))?;
+    let lifetime = parse_span(args.value("certificate-lifetime").unwrap_or("30d"))
+        .filter(|ms| (10_000..=825 * 86_400_000).contains(ms))
+        .ok_or_else(|| Failure::refused("--certificate-lifetime is from 10s to 825d"))?;
+    let renewal_grace_ms = parse_span(args.value("renewal-grace").unwrap_or("30d"))
+        .ok_or_else(|| Failure::refused("--renewal-grace is a span such as 30d, or 0s"))?;
     Ok(Options {
         dir,
         gateway: listen("gateway", "127.0.0.1:8443")?,
@@ -121,5 +137,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
             .unwrap_or("better-compute")
             .to_owned(),
         heartbeat: Duration::from_millis(heartbeat.cast_unsigned()),
+        policy: Policy {
+            certificate_seconds: lifetime / 1000,
+            renewal_grace_ms,
+        },
     })
 }

@@ -156,6 +156,7 @@ mod tests {
             site: "dev".to_owned(),
             trust_domain: "better-compute".to_owned(),
             heartbeat: std::time::Duration::from_secs(45),
+            policy: crate::joinservice::Policy::default(),
         }
     }
 

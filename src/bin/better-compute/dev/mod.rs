@@ -28,7 +28,7 @@ pub use self::files::{DEV_FILE, DevFile};
 use self::serving::Serving;
 use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
-use crate::joinservice::{JoinService, Keys, Refusal, thread};
+use crate::joinservice::{JoinService, Keys, Policy, Refusal, thread};
 use crate::pki::PkiError;
 use crate::registry::{self, Records, RegistryError, now_ms};
 use crate::store::{Store, StoreError};
@@ -45,6 +45,7 @@ pub struct Options {
     pub site: String,
     pub trust_domain: String,
     pub heartbeat: Duration,
+    pub policy: Policy,
 }
 
 /// Why the control plane does not start.
@@ -136,7 +137,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     let path = dir.join("state.db");
     let store = || Store::open(&path).map_err(|error| DevError::Store(path.clone(), error));
     let keys = Keys::new(&public, &private, now_ms()).map_err(DevError::JoinService)?;
-    let relay = thread::start(JoinService::new(keys, store()?))
+    let relay = thread::start(JoinService::new(keys, options.policy, store()?))
         .map_err(|error| DevError::Io("start the JoinService's thread".to_owned(), error))?;
     let registry = registry::start(store()?).map_err(DevError::Registry)?;
 
@@ -152,7 +153,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         trust_domain: public.trust_domain.clone(),
         heartbeat: options.heartbeat,
     };
-    let gateway = Gateway::new(settings, Rc::new(registry.clone()));
+    let gateway = Gateway::new(settings, Rc::new(registry.clone()), Rc::new(relay));
     let document = wellknown::document(&public, &gateway_url, None)
         .ok_or(DevError::Unusable("the PKI's encryption key is not P-256"))?;
     let api = Rc::new(Api {
@@ -170,7 +171,6 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     rt::spawn(api_serving.keep_fresh());
     let api = rt::spawn(api.serve(api_listener, api_tls));
     ready(&written);
-    let relay = Rc::new(relay);
     let stopping = async {
         let signal = match termination.await {
             Signal::Terminate => "SIGTERM",
@@ -182,9 +182,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
             &[("signal", Value::Text(signal))],
         );
     };
-    gateway
-        .serve(gateway_listener, gateway_tls, relay, stopping)
-        .await;
+    gateway.serve(gateway_listener, gateway_tls, stopping).await;
     api.cancel();
     registry
         .with(Records::finish)

@@ -30,7 +30,7 @@ use rustls::ServerConfig;
 use self::handshakes::Handshakes;
 use self::session::Ending;
 use crate::joinservice::REQUEST_MAX;
-use crate::joinservice::thread::Relay;
+use crate::joinservice::thread::{Call, Relay};
 use crate::registry::Sessions;
 
 /// TLS handshake and HTTP/2 preface, each.
@@ -54,6 +54,7 @@ pub struct Settings {
 pub struct Gateway {
     settings: Settings,
     sessions: Rc<dyn Sessions>,
+    relay: Rc<dyn Relay>,
     /// By node id: the newest session and the way to end it.
     live: RefCell<BTreeMap<String, Live>>,
     connections: RefCell<usize>,
@@ -66,10 +67,11 @@ struct Live {
 }
 
 impl Gateway {
-    pub fn new(settings: Settings, sessions: Rc<dyn Sessions>) -> Rc<Self> {
+    pub fn new(settings: Settings, sessions: Rc<dyn Sessions>, relay: Rc<dyn Relay>) -> Rc<Self> {
         Rc::new(Self {
             settings,
             sessions,
+            relay,
             live: RefCell::default(),
             connections: RefCell::default(),
             draining: RefCell::default(),
@@ -83,16 +85,31 @@ impl Gateway {
         }
     }
 
+    #[allow(dead_code)] // Until keys are rotated.
+    /// Hands the trust bundle in force to every session.
+    pub fn trust_changed(&self) {
+        for live in self.live.borrow().values() {
+            let _ = live.end.try_send(Ending::Trust);
+        }
+    }
+
+    #[allow(dead_code)] // Until keys are rotated.
+    /// Asks every node with a session to renew its certificate within this span.
+    pub fn renew_within(&self, span: Duration) {
+        for live in self.live.borrow().values() {
+            let _ = live.end.try_send(Ending::Renew(span));
+        }
+    }
+
     /// Takes connections until `shutdown` ends; then asks all sessions to move, and gives them a few
     /// seconds.
     pub async fn serve(
         self: Rc<Self>,
         listener: TcpListener,
         tls: TlsConfig,
-        relay: Rc<dyn Relay>,
         shutdown: impl Future<Output = ()>,
     ) {
-        let router = Rc::new(self.clone().router(relay));
+        let router = Rc::new(self.clone().router());
         let handshakes = Handshakes::new();
         let accepting = async {
             loop {
@@ -177,25 +194,32 @@ impl Gateway {
         });
     }
 
-    fn router(self: Rc<Self>, relay: Rc<dyn Relay>) -> Router {
+    fn router(self: Rc<Self>) -> Router {
         let mut router = Router::new();
-        router.unary_bytes(join_service::JOIN.path(), move |context, request| {
-            let address = context
-                .peer
-                .address
-                .map(|address| address.ip().to_string())
-                .unwrap_or_default();
-            let answer = (request.len() <= REQUEST_MAX).then(|| relay.relay(request, address));
-            async move {
-                match answer {
-                    Some(answer) => answer.await,
-                    None => Err(Status::new(
-                        Code::InvalidArgument,
-                        "malformed join request: it is over 64 KiB",
-                    )),
+        for (path, call) in [
+            (join_service::JOIN.path(), Call::Join),
+            (join_service::RENEW.path(), Call::Renew),
+        ] {
+            let relay = self.relay.clone();
+            router.unary_bytes(path, move |context, request| {
+                let address = context
+                    .peer
+                    .address
+                    .map(|address| address.ip().to_string())
+                    .unwrap_or_default();
+                let fits = request.len() <= REQUEST_MAX;
+                let answer = fits.then(|| relay.relay(call, request, address));
+                async move {
+                    match answer {
+                        Some(answer) => answer.await,
+                        None => Err(Status::new(
+                            Code::InvalidArgument,
+                            "malformed join request: it is over 64 KiB",
+                        )),
+                    }
                 }
-            }
-        });
+            });
+        }
         router.bidi(
             &session_service::SESSION,
             move |context, frames, answers| session::run(self.clone(), context, frames, answers),

@@ -14,7 +14,8 @@ use std::time::Duration;
 use bcd::crypto::certificate::Certificate;
 use bcd::crypto::digest;
 use bcd::proto::{
-    Drain, GatewayFrame, GatewayFrameKind, Heartbeat, Hello, NodeFrame, NodeFrameKind, Welcome,
+    Drain, GatewayFrame, GatewayFrameKind, Heartbeat, Hello, NodeFrame, NodeFrameKind, RenewNow,
+    Welcome,
 };
 use bcd::rt::{self, Either};
 use bcd::sys::log::{self, Level, Value};
@@ -36,9 +37,14 @@ const TEXT_MAX: usize = 256;
 const CAPABILITIES_MAX: usize = 256;
 const VERSIONS_MAX: usize = 64;
 
-/// Why a gateway ends a session.
+/// What a gateway does to a session from outside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // Until keys are rotated.
 pub(super) enum Ending {
+    /// The trust bundle changed: the node gets the one in force. Ends nothing.
+    Trust,
+    /// The node shall renew within this span. Ends nothing.
+    Renew(Duration),
     /// The same node opened another one.
     Replaced,
     /// The node was deleted.
@@ -131,6 +137,7 @@ async fn hold(
             boot_id: hello.boot_id,
             capabilities: hello.capabilities,
             address: address.to_owned(),
+            trust_version: hello.trust_bundle_version,
         })
         .await?;
     let (end, mut ending) = rt::channel(4);
@@ -166,9 +173,15 @@ async fn hold(
         upgrade_required: version.is_none(),
         heartbeat_interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
         session_id: place.session_id.clone(),
+        signed_time: gateway.relay.signed_time().await,
         ..Welcome::default()
     };
     send(&mut answers, GatewayFrameKind::Welcome(welcome), patience).await?;
+    let trust = gateway.relay.trust();
+    if hello.trust_bundle_version < trust.version {
+        let bundle = GatewayFrameKind::TrustBundle(trust.signed.clone());
+        send(&mut answers, bundle, patience).await?;
+    }
     // The node is dead when nothing comes for two intervals, whatever else happens meanwhile.
     let mut deadline = std::time::Instant::now() + patience;
     loop {
@@ -199,6 +212,15 @@ async fn hold(
                 };
                 send(&mut answers, GatewayFrameKind::Drain(drain), patience).await?;
             }
+            Ok(Either::Left(Some(Ending::Trust))) => {
+                let bundle = GatewayFrameKind::TrustBundle(gateway.relay.trust().signed.clone());
+                send(&mut answers, bundle, patience).await?;
+            }
+            Ok(Either::Left(Some(Ending::Renew(span)))) => {
+                let within_ms = u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+                let renew = GatewayFrameKind::Renew(RenewNow { within_ms });
+                send(&mut answers, renew, patience).await?;
+            }
             // Unreachable: the place in `live` holds the other end, unless another session took it.
             Ok(Either::Left(None)) => {
                 return Err(Status::new(Code::Aborted, "the session was replaced"));
@@ -214,12 +236,18 @@ async fn hold(
                 };
                 deadline = std::time::Instant::now() + patience;
                 gateway.sessions.seen(&place.node_id, &place.session_id);
-                if let Some(NodeFrameKind::Heartbeat(heartbeat)) = frame.kind {
-                    let echo = Heartbeat {
-                        sequence: heartbeat.sequence,
-                        time_ms: now_ms(),
-                    };
-                    send(&mut answers, GatewayFrameKind::Heartbeat(echo), patience).await?;
+                match frame.kind {
+                    Some(NodeFrameKind::Heartbeat(heartbeat)) => {
+                        let echo = Heartbeat {
+                            sequence: heartbeat.sequence,
+                            time_ms: now_ms(),
+                        };
+                        send(&mut answers, GatewayFrameKind::Heartbeat(echo), patience).await?;
+                    }
+                    Some(NodeFrameKind::TrustBundleTaken(taken)) => {
+                        gateway.sessions.trusts(&place.node_id, taken.version);
+                    }
+                    _ => {}
                 }
             }
         }

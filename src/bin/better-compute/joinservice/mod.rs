@@ -1,9 +1,10 @@
 //! The JoinService: opens sealed tokens, decides who joins, issues node certificates, and signs the
 //! answer.
 //!
-//! It alone holds the node CA's key and the JoinService keys. [`JoinService::join`] is the whole of it:
-//! bytes of a request, where it came from and the time go in; bytes of an answer or a [`Refusal`] come
-//! out. It runs on a thread of its own ([`thread::start`]); a gateway sees only [`thread::Relay`].
+//! It alone holds the node CA's key and the JoinService keys. [`JoinService::join`] and
+//! [`JoinService::renew`] are the whole of it: bytes of a request, where it came from and the time go in;
+//! bytes of an answer or a [`Refusal`] come out. It runs on a thread of its own ([`thread::start`]); a
+//! gateway sees only [`thread::Relay`].
 //!
 //! Promises: a token is redeemed by one key, once; the same key gets the same certificate again until
 //! the token's end and an hour more; node, redemption and record are durable before the answer is
@@ -23,19 +24,22 @@
 
 mod claims;
 mod refusal;
+mod renewal;
 pub mod thread;
 pub mod token;
+
+use std::sync::Arc;
 
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::key::NodeKey;
 use bcd::crypto::{csr, digest, hpke};
 use bcd::proto::{
     Envelope, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, JoinResult,
-    Role, TrustBundle,
+    Role, ServerTime, TrustBundle,
 };
 use proto_gen::codec::Message;
 
-pub use self::refusal::Refusal;
+pub use self::refusal::{DELETED, REPLACED, Refusal};
 use self::token::Presented;
 use crate::ids;
 use crate::pki::{NodeIssuer, Private, Public};
@@ -46,8 +50,6 @@ pub const REQUEST_MAX: usize = 64 * 1024;
 const CSR_MAX: usize = 4096;
 const CIPHERTEXT_MAX: usize = 4096;
 const TEXT_MAX: usize = 256;
-/// How long a node's certificate is valid.
-const CERTIFICATE_SECONDS: i64 = 90 * 86_400;
 /// How long past its token's end a redemption is answered again.
 const GRACE_MS: i64 = 3_600_000;
 const HPKE_INFO: &[u8] = b"better-compute join v1";
@@ -70,14 +72,42 @@ pub fn role_named(name: &str) -> Option<i32> {
         .find(|role| role_name(*role) == Some(name))
 }
 
+/// What an operator decides about certificates.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// How long a node's certificate is valid.
+    pub certificate_seconds: i64,
+    /// How long after its end a certificate is still renewed; 0: never.
+    pub renewal_grace_ms: i64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            certificate_seconds: 30 * 86_400,
+            renewal_grace_ms: 30 * 86_400_000,
+        }
+    }
+}
+
 /// The keys a JoinService decides and signs with.
 pub struct Keys {
     trust_domain: String,
     issuer: NodeIssuer,
+    /// SHA-256 of the issuing CA's SubjectPublicKeyInfo.
+    issuer_sha256: [u8; 32],
     signing: NodeKey,
     encryption: NodeKey,
     encryption_pin: String,
-    trust_bundle: Envelope,
+    trust: Arc<Trust>,
+}
+
+/// The trust bundle in force, as a gateway hands it on.
+#[derive(Debug)]
+pub struct Trust {
+    pub version: u64,
+    /// A `SignedTrustBundle`.
+    pub signed: Envelope,
 }
 
 impl Keys {
@@ -98,15 +128,20 @@ impl Keys {
             command_roots: public.command_root.iter().cloned().collect(),
             ..TrustBundle::default()
         };
+        let signed = envelope::sign(bundle.encode_to_vec(), Purpose::TrustBundle, &signing)
+            .map_err(fault)?;
         Ok(Self {
             trust_domain: public.trust_domain.clone(),
+            issuer_sha256: public.node_ca_pin().0,
             issuer: NodeIssuer::new(&public.node_ca, &private.node_ca)
                 .map_err(|_| Refusal::Fault("use its node CA"))?,
             encryption: NodeKey::from_pkcs8_der(&private.join_encryption)
                 .map_err(|_| Refusal::Fault("use its encryption key"))?,
             encryption_pin: public.pins().join_encryption.to_string(),
-            trust_bundle: envelope::sign(bundle.encode_to_vec(), Purpose::TrustBundle, &signing)
-                .map_err(fault)?,
+            trust: Arc::new(Trust {
+                version: public.trust_version,
+                signed,
+            }),
             signing,
         })
     }
@@ -124,6 +159,7 @@ pub struct Answered {
 /// See the module's head.
 pub struct JoinService {
     keys: Keys,
+    policy: Policy,
     store: Store,
 }
 
@@ -148,6 +184,7 @@ struct Grant {
     node_id: String,
     pool: String,
     site: String,
+    role_name: &'static str,
     chain: Vec<Vec<u8>>,
     /// For the record: `issued` or `reissued`, and why.
     outcome: &'static str,
@@ -155,8 +192,26 @@ struct Grant {
 }
 
 impl JoinService {
-    pub fn new(keys: Keys, store: Store) -> Self {
-        Self { keys, store }
+    pub fn new(keys: Keys, policy: Policy, store: Store) -> Self {
+        Self {
+            keys,
+            policy,
+            store,
+        }
+    }
+
+    /// The time, signed for nodes that judge certificates by it. An encoded `ServerTime`'s envelope.
+    ///
+    /// # Errors
+    /// It could not be signed.
+    pub fn server_time(&self, now_ms: i64) -> Result<Envelope, Refusal> {
+        let time = ServerTime { time_ms: now_ms };
+        self.keys.sign(time.encode_to_vec(), Purpose::ServerTime)
+    }
+
+    /// The trust bundle in force.
+    pub fn trust(&self) -> Arc<Trust> {
+        self.keys.trust.clone()
     }
 
     /// Decides a join. `request` is an encoded `JoinRequest` from `address`.
@@ -170,25 +225,39 @@ impl JoinService {
         now_ms: i64,
     ) -> Result<Answered, Refusal> {
         let asked = self.keys.read(request)?;
-        let keys = &self.keys;
+        let (keys, policy) = (&self.keys, &self.policy);
         let grant = self
             .store
-            .together(|store| decide(store, keys, &asked, address, now_ms))??;
+            .together(|store| decide(store, keys, policy, &asked, address, now_ms))??;
+        self.keys
+            .answer(&asked.csr_sha256, asked.role, grant, now_ms)
+    }
+}
+
+impl Keys {
+    /// The signed answer to a join or a renewal.
+    fn answer(
+        &self,
+        csr_sha256: &[u8; 32],
+        role: i32,
+        grant: Grant,
+        now_ms: i64,
+    ) -> Result<Answered, Refusal> {
         let result = JoinResult {
-            csr_sha256: asked.csr_sha256.to_vec(),
-            spiffe_id: keys.spiffe_id(asked.role_name, &grant.node_id),
+            csr_sha256: csr_sha256.to_vec(),
+            spiffe_id: self.spiffe_id(grant.role_name, &grant.node_id),
             node_id: grant.node_id.clone(),
-            role: Role(asked.role),
+            role: Role(role),
             site: grant.site,
             pool: grant.pool,
             certificate_chain: grant.chain,
-            trust_bundle: Some(keys.trust_bundle.clone()),
+            trust_bundle: Some(self.trust.signed.clone()),
             server_time_ms: now_ms,
         };
-        let signed = envelope::sign(result.encode_to_vec(), Purpose::JoinResponse, &keys.signing)
-            .map_err(|_| Refusal::Fault("sign the answer"))?;
         let response = JoinResponse {
-            outcome: Some(JoinResponseOutcome::Signed(signed)),
+            outcome: Some(JoinResponseOutcome::Signed(
+                self.sign(result.encode_to_vec(), Purpose::JoinResponse)?,
+            )),
         };
         Ok(Answered {
             response: response.encode_to_vec(),
@@ -196,9 +265,12 @@ impl JoinService {
             outcome: grant.outcome,
         })
     }
-}
 
-impl Keys {
+    fn sign(&self, payload: Vec<u8>, purpose: Purpose) -> Result<Envelope, Refusal> {
+        envelope::sign(payload, purpose, &self.signing)
+            .map_err(|_| Refusal::Fault("sign the answer"))
+    }
+
     fn spiffe_id(&self, role: &str, node_id: &str) -> String {
         format!("spiffe://{}/{role}/{node_id}", self.trust_domain)
     }
@@ -276,6 +348,7 @@ impl Keys {
 fn decide(
     store: &Store,
     keys: &Keys,
+    policy: &Policy,
     asked: &Asked,
     address: &str,
     now_ms: i64,
@@ -284,7 +357,7 @@ fn decide(
         Some(token) if asked.token.is(&token.digest) => token,
         _ => return Ok(Err(Refusal::UnknownToken)),
     };
-    let decision = match grant(store, keys, asked, &token, now_ms) {
+    let decision = match grant(store, keys, policy, asked, &token, now_ms) {
         Err(Refusal::Store(error)) => return Err(error),
         decision => decision,
     };
@@ -312,6 +385,7 @@ fn decide(
 fn grant(
     store: &Store,
     keys: &Keys,
+    policy: &Policy,
     asked: &Asked,
     token: &Token,
     now_ms: i64,
@@ -339,19 +413,20 @@ fn grant(
         });
     }
     if let Some(redemption) = redemption {
-        return reissue(store, token, redemption, now_ms);
+        return reissue(store, asked, token, redemption, now_ms);
     }
     if now_ms >= token.expires_at_ms {
         return Err(Refusal::Expired {
             ago_ms: now_ms - token.expires_at_ms,
         });
     }
-    issue(store, keys, asked, token, now_ms)
+    issue(store, keys, policy, asked, token, now_ms)
 }
 
 /// The same answer once more, for the same key.
 fn reissue(
     store: &Store,
+    asked: &Asked,
     token: &Token,
     redemption: Redemption,
     now_ms: i64,
@@ -369,6 +444,7 @@ fn reissue(
         node_id: redemption.node_id,
         pool: token.pool.clone(),
         site: token.site.clone(),
+        role_name: asked.role_name,
         chain: redemption.chain,
         outcome: "reissued",
         reason: "the same key asked again",
@@ -378,6 +454,7 @@ fn reissue(
 fn issue(
     store: &Store,
     keys: &Keys,
+    policy: &Policy,
     asked: &Asked,
     token: &Token,
     now_ms: i64,
@@ -388,14 +465,11 @@ fn issue(
         None => (ids::new("node", now_ms), "a new node"),
     };
     let spiffe_id = keys.spiffe_id(asked.role_name, &node_id);
-    let leaf = keys
-        .issuer
-        .leaf(&asked.spki, &spiffe_id, now_ms, CERTIFICATE_SECONDS)
-        .map_err(|_| Refusal::Fault("issue a certificate"))?;
+    let issued = keys.issue(&asked.spki, &spiffe_id, policy.certificate_seconds, now_ms)?;
     let redemption = Redemption {
         spki_sha256: asked.spki_sha256,
         node_id: node_id.clone(),
-        chain: vec![leaf],
+        chain: issued.chain,
         until_ms: token.expires_at_ms.saturating_add(GRACE_MS),
     };
     let node = Node {
@@ -406,7 +480,7 @@ fn issue(
         spki_sha256: asked.spki_sha256,
         token_id: token.id.clone(),
         joined_at_ms: now_ms,
-        certificate_until_ms: now_ms.saturating_add(CERTIFICATE_SECONDS * 1000),
+        certificate_until_ms: issued.until_ms,
         cordoned: false,
         deleted: false,
         claims: asked.claims.clone(),
@@ -420,11 +494,13 @@ fn issue(
         last_seen_ms: None,
     };
     store.put_node(&node, &asked.hardware.rows())?;
+    store.note_issuer(&node_id, &issued.issuer_sha256)?;
     store.add_redemption(&token.id, &redemption, now_ms)?;
     Ok(Grant {
         node_id,
         pool: token.pool.clone(),
         site: token.site.clone(),
+        role_name: asked.role_name,
         chain: redemption.chain,
         outcome: "issued",
         reason,

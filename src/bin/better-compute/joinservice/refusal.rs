@@ -7,7 +7,13 @@ use bcd::wire::grpc::{Code, Status};
 
 use crate::store::StoreError;
 
-/// A refused join.
+/// What a node that was deleted is told, at its session and at its renewal.
+pub const DELETED: &str =
+    "this node was deleted: join again with bcd join --reset --yes and a new token";
+/// What a node is told whose key has been replaced.
+pub const REPLACED: &str = "another key has taken the place of this one, by a renewal or a new join: join again with bcd join --reset --yes and a new token";
+
+/// A refused join or renewal.
 #[derive(Debug)]
 pub enum Refusal {
     /// The request is not well-formed or over a limit: what is wrong with it.
@@ -47,6 +53,26 @@ pub enum Refusal {
     NotReclaimable(&'static str),
     /// The node the token was redeemed for is deleted.
     NodeDeleted,
+    /// A renewal is not well-formed or over a limit: what is wrong with it.
+    MalformedRenewal(String),
+    /// No signature of a renewal holds.
+    Unsigned,
+    /// There is no node that this key may renew.
+    UnknownNode,
+    /// The node that asks for a renewal is deleted.
+    Deleted,
+    /// The node has another key by now.
+    Replaced,
+    /// A renewal for the key the node has.
+    SameKey,
+    /// A renewal for a key that a later renewal took the place of.
+    Superseded,
+    /// The certificate ended too long ago.
+    RenewedTooLate {
+        ago_ms: i64,
+        /// How long after its end one is renewed.
+        grace_ms: i64,
+    },
     /// The control plane's own trouble; the caller may try again.
     Store(StoreError),
     /// The control plane's own trouble: signing or issuing failed.
@@ -57,11 +83,16 @@ impl Refusal {
     /// The gRPC code docs/protocol.md gives this refusal.
     pub fn code(&self) -> Code {
         match self {
-            Self::Malformed(_) | Self::UnknownAttestor | Self::UnknownRole | Self::BadCsr(_) => {
-                Code::InvalidArgument
-            }
+            Self::Malformed(_)
+            | Self::UnknownAttestor
+            | Self::UnknownRole
+            | Self::BadCsr(_)
+            | Self::MalformedRenewal(_)
+            | Self::SameKey => Code::InvalidArgument,
             Self::OtherEncryptionKey => Code::FailedPrecondition,
-            Self::DoesNotOpen | Self::MalformedToken | Self::UnknownToken => Code::Unauthenticated,
+            Self::DoesNotOpen | Self::MalformedToken | Self::UnknownToken | Self::Unsigned => {
+                Code::Unauthenticated
+            }
             Self::Revoked
             | Self::Expired { .. }
             | Self::UsedByOtherKey
@@ -69,7 +100,12 @@ impl Refusal {
             | Self::OtherRole { .. }
             | Self::OtherSite { .. }
             | Self::NotReclaimable(_)
-            | Self::NodeDeleted => Code::PermissionDenied,
+            | Self::NodeDeleted
+            | Self::UnknownNode
+            | Self::Deleted
+            | Self::Replaced
+            | Self::Superseded
+            | Self::RenewedTooLate { .. } => Code::PermissionDenied,
             Self::Store(_) => Code::Unavailable,
             Self::Fault(_) => Code::Internal,
         }
@@ -138,6 +174,28 @@ impl fmt::Display for Refusal {
             Self::NodeDeleted => write!(
                 f,
                 "the node this token joined was deleted: make a new token with better-compute tokens create and join with --reset"
+            ),
+            Self::MalformedRenewal(what) => write!(f, "malformed renewal: {what}"),
+            Self::Unsigned => write!(f, "the renewal is not signed by the key it carries"),
+            Self::UnknownNode => write!(
+                f,
+                "no node of this control plane has this id and key: join again with bcd join --reset --yes and a new token"
+            ),
+            Self::Deleted => f.write_str(DELETED),
+            Self::Replaced => f.write_str(REPLACED),
+            Self::SameKey => write!(f, "a renewal needs a new key"),
+            Self::Superseded => write!(
+                f,
+                "a later renewal took this key's place: ask with a new key"
+            ),
+            Self::RenewedTooLate { ago_ms, grace_ms } => write!(
+                f,
+                "the certificate expired {} ago, and this control plane renews {}: join again with bcd join --reset --yes and a new token",
+                crate::cli::ago::span(*ago_ms),
+                match grace_ms {
+                    ..=0 => "none that has expired".to_owned(),
+                    grace => format!("for {} after that", crate::cli::ago::span(*grace)),
+                }
             ),
             Self::Store(_) => write!(
                 f,

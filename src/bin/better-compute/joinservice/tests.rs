@@ -8,21 +8,21 @@ use crate::pki::{Bundle, Lock};
 use crate::store::NewToken;
 use crate::store::tests::TempDir;
 
-const NOW: i64 = 1_795_000_000_000;
-const HOUR: i64 = 3_600_000;
+pub(super) const NOW: i64 = 1_795_000_000_000;
+pub(super) const HOUR: i64 = 3_600_000;
 
 /// A JoinService with its own database, and what a node needs to ask it.
-struct Fleet {
+pub(super) struct Fleet {
     _dir: TempDir,
     path: std::path::PathBuf,
-    service: JoinService,
-    public: Public,
+    pub(super) service: JoinService,
+    pub(super) public: Public,
     private: Private,
 }
 
 /// A request before it is sealed and signed; the tests change one thing each.
-struct Draft {
-    key: NodeKey,
+pub(super) struct Draft {
+    pub(super) key: NodeKey,
     token: Vec<u8>,
     info: &'static [u8],
     aad: Option<[u8; 32]>,
@@ -31,7 +31,7 @@ struct Draft {
 }
 
 impl Fleet {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = TempDir::new();
         let path = dir.0.join("state.db");
         let lock = Lock::Key(vec![1; 32].into());
@@ -40,6 +40,7 @@ impl Fleet {
         let public = bundle.public;
         let service = JoinService::new(
             Keys::new(&public, &private, NOW).unwrap(),
+            Policy::default(),
             Store::open(&path).unwrap(),
         );
         Self {
@@ -52,18 +53,19 @@ impl Fleet {
     }
 
     /// As after a crash: everything in memory is gone.
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.service = JoinService::new(
             Keys::new(&self.public, &self.private, NOW).unwrap(),
+            Policy::default(),
             Store::open(&self.path).unwrap(),
         );
     }
 
-    fn store(&self) -> Store {
+    pub(super) fn store(&self) -> Store {
         Store::open(&self.path).unwrap()
     }
 
-    fn token(&self, allow_reclaim: bool) -> (String, Vec<u8>) {
+    pub(super) fn token(&self, allow_reclaim: bool) -> (String, Vec<u8>) {
         let minted = token::mint(NOW);
         self.store()
             .add_token(&NewToken {
@@ -80,7 +82,7 @@ impl Fleet {
         (minted.id, minted.token.as_bytes().to_vec())
     }
 
-    fn draft(&self, token: &[u8]) -> Draft {
+    pub(super) fn draft(&self, token: &[u8]) -> Draft {
         Draft {
             key: NodeKey::generate().unwrap(),
             token: token.to_vec(),
@@ -122,14 +124,14 @@ impl Fleet {
         request.encode_to_vec()
     }
 
-    fn join(&mut self, draft: &Draft, now_ms: i64) -> Result<JoinResult, Refusal> {
+    pub(super) fn join(&mut self, draft: &Draft, now_ms: i64) -> Result<JoinResult, Refusal> {
         let bytes = self.encode(draft);
         let answer = self.service.join(&bytes, "192.0.2.1", now_ms)?;
         Ok(self.verified(&answer.response))
     }
 
     /// What a node makes of the answer, by the pinned signing key alone.
-    fn verified(&self, answer: &[u8]) -> JoinResult {
+    pub(super) fn verified(&self, answer: &[u8]) -> JoinResult {
         let response = JoinResponse::decode(answer).unwrap();
         let Some(JoinResponseOutcome::Signed(signed)) = response.outcome else {
             panic!("no signed outcome");

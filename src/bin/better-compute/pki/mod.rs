@@ -371,6 +371,11 @@ impl Public {
         }
     }
 
+    /// The pin of the node-identity CA in use.
+    pub fn node_ca_pin(&self) -> Pin {
+        Pin::of_spki(&issue::spki_of(&self.node_ca).unwrap_or_default())
+    }
+
     /// SHA-256 of the command-signing root certificate, in lower-case hex.
     pub fn command_root_sha256(&self) -> Option<String> {
         self.command_root

@@ -2,7 +2,8 @@
 //! reached through a bounded queue.
 //!
 //! Promises: what a call has answered is durable; a session that the records let in belongs to a node
-//! that is not deleted, opened with the certificate of the node's current key. When a node was last seen
+//! that is not deleted, opened with the certificate of the node's present key or of the one it renews to,
+//! which is its present key from then on. When a node was last seen
 //! is kept in memory and written at most every 30 seconds: it is the one thing a kill may lose.
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use bcd::sys::clock;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::{Code, Status};
 
+use crate::joinservice;
 use crate::store::{Node, SessionFacts, Store, StoreError};
 
 /// Calls that may wait.
@@ -40,6 +42,8 @@ pub struct Opening {
     pub boot_id: String,
     pub capabilities: Vec<String>,
     pub address: String,
+    /// The version of the trust bundle it holds.
+    pub trust_version: u64,
 }
 
 /// A future of the loop.
@@ -49,6 +53,8 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = T>>>;
 pub trait Sessions {
     /// Whether the session may be; the node is then adopting.
     fn open(&self, opening: Opening) -> Answer<Result<(), Status>>;
+    /// The node holds the trust bundle of this version.
+    fn trusts(&self, node_id: &str, version: u64);
     /// A frame was heard: the node is connected.
     fn seen(&self, node_id: &str, session_id: &str);
     /// The session is over.
@@ -209,17 +215,18 @@ impl Records {
         let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
         let node = match self.store.node(&opening.node_id)? {
             Some(node) if !node.deleted => node,
-            _ => {
-                return refused(
-                    "this node was deleted: join again with bcd join --reset --yes and a new token",
-                );
-            }
+            _ => return refused(joinservice::DELETED),
         };
-        if node.spki_sha256 != opening.spki_sha256 {
-            return refused(
-                "this node joined again with another key, which replaced this certificate: join with bcd join --reset --yes and a new token",
-            );
+        // The first session with a renewed key ends the time of the former.
+        if node.spki_sha256 != opening.spki_sha256
+            && !self
+                .store
+                .promote_next(&opening.node_id, &opening.spki_sha256)?
+        {
+            return refused(joinservice::REPLACED);
         }
+        self.store
+            .note_trust(&opening.node_id, opening.trust_version)?;
         self.seen.remove(&opening.node_id);
         self.store.session_opened(&SessionFacts {
             node_id: &opening.node_id,
@@ -307,6 +314,11 @@ impl Sessions for Registry {
                 ))
             })
         })
+    }
+
+    fn trusts(&self, node_id: &str, version: u64) {
+        let node_id = node_id.to_owned();
+        self.tell(move |records| records.store.note_trust(&node_id, version));
     }
 
     fn seen(&self, node_id: &str, session_id: &str) {

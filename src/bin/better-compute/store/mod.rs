@@ -6,6 +6,7 @@
 //! [`Store`] of its own; writers wait for each other.
 
 mod nodes;
+mod renewals;
 mod schema;
 mod tokens;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
+pub use self::renewals::{Issued, Renewal};
 pub use self::tokens::{Attempt, NewToken, Redemption, Token};
 
 /// How long a writer waits for another one.

@@ -133,7 +133,9 @@ impl Store {
                  token_id = excluded.token_id, joined_at_ms = excluded.joined_at_ms, \
                  certificate_until_ms = excluded.certificate_until_ms, claims = excluded.claims, \
                  hostname = excluded.hostname, state = excluded.state, \
-                 daemon_version = excluded.daemon_version, session_id = ''",
+                 daemon_version = excluded.daemon_version, session_id = '', \
+                 next_spki_sha256 = NULL, next_chain = NULL, next_until_ms = NULL, \
+                 next_issuer_sha256 = NULL, issuer_sha256 = NULL, trust_version = 0",
             params![
                 node.id,
                 node.role,

@@ -79,6 +79,29 @@ CREATE TABLE hardware (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX hardware_by_node ON hardware (node_id);
 ",
+    "
+-- A renewal that was answered and whose key has opened no session yet; all four or none.
+ALTER TABLE nodes ADD COLUMN next_spki_sha256   BLOB;
+ALTER TABLE nodes ADD COLUMN next_chain         BLOB;
+ALTER TABLE nodes ADD COLUMN next_until_ms      INTEGER;
+ALTER TABLE nodes ADD COLUMN next_issuer_sha256 BLOB;
+-- SHA-256 of the SubjectPublicKeyInfo of the node CA that issued the present certificate.
+ALTER TABLE nodes ADD COLUMN issuer_sha256      BLOB;
+-- The version of the trust bundle that the node said it holds.
+ALTER TABLE nodes ADD COLUMN trust_version      INTEGER NOT NULL DEFAULT 0;
+
+-- What was asked by renewals of nodes that exist.
+CREATE TABLE renewals (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms       INTEGER NOT NULL,
+    node_id     TEXT NOT NULL,
+    spki_sha256 BLOB NOT NULL,           -- of the new key
+    outcome     TEXT NOT NULL,           -- issued, reissued, refused
+    reason      TEXT NOT NULL,
+    address     TEXT NOT NULL
+) STRICT;
+CREATE INDEX renewals_by_node ON renewals (node_id, spki_sha256);
+",
 ];
 
 /// The version this program writes.

@@ -268,7 +268,7 @@ impl Store {
 }
 
 /// Cuts certificates that stand one after the other in DER apart.
-fn split_chain(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+pub(super) fn split_chain(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut chain = Vec::new();
     while !bytes.is_empty() {
         let length = der_length(bytes)?;
