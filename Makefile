@@ -40,9 +40,14 @@ bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
 	@tools/build.sh
 	@$(VENV)/bin/python benches/join_vs_curl.py
 
+.PHONY: fuzz
+fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (needs a nightly compiler)
+	@tools/fuzz.sh
+
 .PHONY: fmt
 fmt: ## format the sources
 	@cargo fmt --all
+	@cargo fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: clean
 clean: ## remove everything that was built

@@ -39,6 +39,7 @@ mapfile -t scripts < <(git ls-files -- '*.sh' .ci/run 2>/dev/null | sort)
 [[ ${#scripts[@]} -gt 0 ]] || scripts=(tools/*.sh .ci/run)
 
 check "rustfmt" cargo fmt --all --check
+check "rustfmt, fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
 check "clippy, bcd as it ships" cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 check "clippy, control-plane" cargo clippy --locked --quiet --workspace --all-targets --features control-plane -- -D warnings
 check "clippy, fakehw" cargo clippy --locked --quiet --workspace --all-targets --features fakehw -- -D warnings

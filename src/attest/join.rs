@@ -33,7 +33,7 @@ use crate::wire::grpc::Code;
 use crate::wire::grpc::client::{CallError, Cause, Client};
 
 mod machine;
-mod verdict;
+pub mod verdict;
 
 /// HPKE's info.
 const INFO: &[u8] = b"better-compute join v1";

@@ -5,6 +5,8 @@
 //! either way; senders wait for the peer's flow control and never buffer more than one message.
 pub mod client;
 mod frames;
+#[doc(hidden)]
+pub mod seams;
 pub mod server;
 mod status;
 mod stubs;

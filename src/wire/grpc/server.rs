@@ -645,7 +645,7 @@ async fn run(mut answering: Answering, outgoing: Outgoing, deadline: Option<Inst
 }
 
 /// `grpc-timeout`.
-fn parse_timeout(value: &HeaderValue) -> Option<Duration> {
+pub(super) fn parse_timeout(value: &HeaderValue) -> Option<Duration> {
     let (unit, digits) = value.as_bytes().split_last()?;
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -108,18 +108,20 @@ impl<IO: AsyncRead + Unpin> Input<IO> {
         }
     }
 
-    /// The next line, without its end.
-    async fn line(&mut self, limit: usize) -> Result<String, ReadError> {
+    /// The next line, without its end; `long` says what is wrong with one above `limit`, however much of
+    /// it has come at once.
+    async fn line(&mut self, limit: usize, long: ReadError) -> Result<String, ReadError> {
         loop {
-            if let Some(end) = self.filled().iter().position(|byte| *byte == b'\n') {
+            let end = self.filled().iter().position(|byte| *byte == b'\n');
+            if end.unwrap_or(self.filled().len()) > limit {
+                return Err(long);
+            }
+            if let Some(end) = end {
                 let line = self.filled().get(..end).unwrap_or_default();
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 let line = String::from_utf8_lossy(line).into_owned();
                 self.consume(end + 1);
                 return Ok(line);
-            }
-            if self.filled().len() > limit {
-                return Err(ReadError::Malformed("a chunk's line is too long"));
             }
             if !self.fill().await.map_err(ReadError::Io)? {
                 return Err(ReadError::Cut);
@@ -204,12 +206,14 @@ impl Framing {
                 Framing::Length(left) => *left,
                 Framing::Close => u64::MAX,
                 Framing::Chunked { left: 0, first } => {
-                    if !*first && !input.line(2).await?.is_empty() {
-                        return Err(ReadError::Malformed("a chunk is longer than it says"));
+                    let longer = || ReadError::Malformed("a chunk is longer than it says");
+                    if !*first && !input.line(1, longer()).await?.is_empty() {
+                        return Err(longer());
                     }
                     // Should the wait be dropped from here on, the line is still to be read.
                     *first = true;
-                    let line = input.line(CHUNK_LINE).await?;
+                    let long = ReadError::Malformed("a chunk's line is too long");
+                    let line = input.line(CHUNK_LINE, long).await?;
                     let size = line.split(';').next().unwrap_or_default().trim();
                     let size = hexadecimal(size)
                         .ok_or(ReadError::Malformed("a chunk's size is no number"))?;
@@ -223,7 +227,7 @@ impl Framing {
                     // Trailers, which nobody here wants.
                     let mut bytes = 0;
                     loop {
-                        let line = input.line(HEAD_LIMIT).await?;
+                        let line = input.line(HEAD_LIMIT, ReadError::HeadTooLarge).await?;
                         bytes += line.len();
                         if bytes > HEAD_LIMIT {
                             return Err(ReadError::HeadTooLarge);

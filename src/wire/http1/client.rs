@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWriteExt};
 
 use super::body::{Framing, Input, ReadError};
 use super::{HEAD_LIMIT, HEADERS};
@@ -145,17 +145,17 @@ impl Error for HttpError {
     }
 }
 
-/// An answer's head, with its body still to be read.
-pub struct Answer {
+/// An answer's head, with its body still to be read off `IO`.
+pub struct Answer<IO = Stream> {
     /// The status, 200 to 599.
     pub status: u16,
     /// Name, in lower case, and value of each header.
     headers: Vec<(String, Vec<u8>)>,
     /// The body.
-    pub body: Body,
+    pub body: Body<IO>,
 }
 
-impl Answer {
+impl<IO> Answer<IO> {
     /// The first header of this name (lower case), if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
@@ -164,14 +164,14 @@ impl Answer {
 }
 
 /// An answer's body, read piece by piece or whole.
-pub struct Body {
-    input: Input<Stream>,
+pub struct Body<IO = Stream> {
+    input: Input<IO>,
     framing: Framing,
     wait: Duration,
     given: usize,
 }
 
-impl Body {
+impl<IO: AsyncRead + Unpin> Body<IO> {
     /// How many bytes are left, when the server has said so.
     pub fn length(&self) -> Option<u64> {
         match self.framing {
@@ -246,26 +246,41 @@ pub async fn send(request: &Request<'_>) -> Result<Answer, HttpError> {
     })
     .await
     .map_err(|_| HttpError::new(Phase::Request, Cause::TimedOut(waits.request)))?;
-    let mut input = Input::new(stream);
-    let answered = rt::timeout(waits.answer, read_head(&mut input, request.method)).await;
-    let answered =
-        answered.map_err(|_| HttpError::new(Phase::Answer, Cause::TimedOut(waits.answer)))?;
-    match (answered, sent) {
-        (Ok((status, headers, framing)), _) => Ok(Answer {
-            status,
-            headers,
-            body: Body {
-                input,
-                framing,
-                wait: waits.body,
-                given: 0,
-            },
-        }),
+    match (receive(stream, request.method, &waits).await, sent) {
+        (Ok(answer), _) => Ok(answer),
+        (Err(error), _) if matches!(error.cause, Cause::TimedOut(_)) => Err(error),
         // A server may refuse a request before it has read it all; without an answer, that sending
         // broke says more.
         (Err(_), Err(error)) => Err(HttpError::new(Phase::Request, Cause::Io(error))),
-        (Err(error), Ok(())) => Err(HttpError::answer(error)),
+        (Err(error), Ok(())) => Err(error),
     }
+}
+
+/// Reads the answer to a request of this method off `io`. [`send`] is what programs call; this half
+/// takes any connection, a test's bytes among them.
+///
+/// # Errors
+/// As [`send`].
+pub async fn receive<IO: AsyncRead + Unpin>(
+    io: IO,
+    method: &str,
+    waits: &Waits,
+) -> Result<Answer<IO>, HttpError> {
+    let mut input = Input::new(io);
+    let (status, headers, framing) = rt::timeout(waits.answer, read_head(&mut input, method))
+        .await
+        .map_err(|_| HttpError::new(Phase::Answer, Cause::TimedOut(waits.answer)))?
+        .map_err(HttpError::answer)?;
+    Ok(Answer {
+        status,
+        headers,
+        body: Body {
+            input,
+            framing,
+            wait: waits.body,
+            given: 0,
+        },
+    })
 }
 
 fn head(request: &Request<'_>) -> Result<Vec<u8>, HttpError> {
@@ -315,7 +330,10 @@ fn head(request: &Request<'_>) -> Result<Vec<u8>, HttpError> {
 
 type Head = (u16, Vec<(String, Vec<u8>)>, Framing);
 
-async fn read_head(input: &mut Input<Stream>, method: &str) -> Result<Head, ReadError> {
+async fn read_head<IO: AsyncRead + Unpin>(
+    input: &mut Input<IO>,
+    method: &str,
+) -> Result<Head, ReadError> {
     for _ in 0..INFORMATIONAL {
         let length = input.head().await?.ok_or(ReadError::Cut)?;
         let bytes = input.filled().get(..length).unwrap_or_default();

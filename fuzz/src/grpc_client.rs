@@ -1,0 +1,48 @@
+//! gRPC over HTTP/2, the client's side: whatever a server says, a call ends with an answer or an
+//! error that is one line.
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use bcd::proto::{JoinRequest, NodeFrame, join_service, session_service};
+use bcd::rt;
+use bcd::wire::grpc::client::{Client, Endpoint, Waits};
+
+pub const HEAP: super::Heap = super::Heap {
+    base: 2 << 20,
+    per_byte: 512,
+};
+
+pub fn run(data: &[u8]) {
+    rt::block_on(async {
+        let (mut theirs, ours) = UnixStream::pair().expect("a pair of sockets");
+        theirs.set_nonblocking(true).expect("a socket");
+        let _ = theirs.write(data);
+        let _ = theirs.shutdown(std::net::Shutdown::Write);
+        let ours = rt::TcpStream::from_std(std::os::fd::OwnedFd::from(ours).into());
+        let wait = Duration::from_secs(2);
+        let endpoint = Endpoint {
+            waits: Waits {
+                connect: wait,
+                tls: wait,
+                settings: wait,
+            },
+            ..Endpoint::new("gw.example", 443)
+        };
+        let called = async {
+            let client = Client::over(ours.expect("a socket"), &endpoint).await?;
+            let request = JoinRequest::default();
+            let joined = client.unary(&join_service::JOIN, &request, wait).await;
+            let (mut frames, mut answers) =
+                client.stream(&session_service::SESSION, Some(wait)).await?;
+            frames.send(&NodeFrame::default()).await?;
+            while answers.next().await?.is_some() {}
+            joined.map(drop)
+        };
+        let ended = rt::timeout(Duration::from_secs(10), called).await;
+        if let Err(error) = ended.expect("the call outlived its connection") {
+            let said = error.to_string();
+            assert!(!said.chars().any(char::is_control), "{said:?}");
+        }
+    });
+}

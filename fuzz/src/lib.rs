@@ -1,0 +1,63 @@
+//! What every parser of foreign bytes promises, as functions that take any bytes and panic when a
+//! promise is broken.
+//!
+//! One module a target: `run` holds the promises, `HEAP` bounds the memory that an input may cost.
+//! libFuzzer drives them without end (`make fuzz`, fuzz_targets/); `cargo test --test fuzz` drives the
+//! same functions over seeds/ and over fixed mutations of them, in seconds, with the stable compiler.
+//! CONTRIBUTING.md says how to add one.
+pub mod base64;
+pub mod certificate;
+pub mod config;
+pub mod csr;
+pub mod envelope;
+pub mod grpc_client;
+pub mod grpc_frames;
+pub mod grpc_server;
+pub mod grpc_status;
+pub mod http_answer;
+pub mod http_request;
+pub mod identity;
+pub mod join_answer;
+pub mod join_token;
+pub mod json;
+pub mod jwk;
+pub mod pem;
+pub mod private_key;
+pub mod proto;
+pub mod spki;
+pub mod toml;
+pub mod url;
+pub mod wellknown;
+
+pub mod mutate;
+pub mod pieces;
+
+/// Memory an input may cost at once: so much for any, and so many bytes for each of its own.
+#[derive(Clone, Copy)]
+pub struct Heap {
+    pub base: usize,
+    pub per_byte: usize,
+}
+
+/// A target.
+pub struct Target {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    pub heap: Heap,
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        /// All of them.
+        pub const TARGETS: &[Target] = &[$(Target {
+            name: stringify!($name),
+            run: $name::run,
+            heap: $name::HEAP,
+        }),*];
+    };
+}
+
+targets! {
+    base64 certificate config csr envelope grpc_client grpc_frames grpc_server grpc_status http_answer
+    http_request identity join_answer join_token json jwk pem private_key proto spki toml url wellknown
+}

@@ -1,0 +1,101 @@
+//! Every message of the contract: the first byte chooses one ([`mark`]). What is read is written in one form,
+//! which reads back; hostile bytes buy no more memory than the limits say.
+use bcd::proto::{self, Limits, Message};
+
+pub const HEAP: super::Heap = super::Heap {
+    base: 4096,
+    per_byte: 1024,
+};
+
+macro_rules! messages {
+    ($($name:ident)*) => {
+        /// Every message, by name.
+        pub const MESSAGES: &[(&str, fn(&[u8]))] = &[$((stringify!($name), one::<proto::$name>)),*];
+    };
+}
+
+messages! {
+    Ack
+    CancelCommand
+    Command
+    CommandProgress
+    CommandUpdate
+    Cpu
+    DaemonSection
+    Disk
+    Drain
+    Envelope
+    Event
+    EventsDropped
+    Facts
+    FileSource
+    Firmware
+    GatewayFrame
+    Gpu
+    HardwareClaims
+    Heartbeat
+    Hello
+    IdentityRenewed
+    JoinDeferral
+    JoinRequest
+    JoinResponse
+    JoinResult
+    JournalDamaged
+    JournalctlSource
+    Kernel
+    LogSection
+    LogsCollectParams
+    LogsCollectResult
+    NetworkInterface
+    NodeFrame
+    NodeSpec
+    OutputChunk
+    OutputRequest
+    RebootParams
+    RebootResult
+    RenewNow
+    RenewRequest
+    Renewal
+    SealedToken
+    SectionStatus
+    ServerTime
+    Signature
+    SpecSection
+    StorageFault
+    TrustBundle
+    Welcome
+}
+
+pub fn run(data: &[u8]) {
+    if let Some((first, rest)) = data.split_first() {
+        for (_, decode) in MESSAGES.iter().filter(|(name, _)| mark(name) == *first) {
+            decode(rest);
+        }
+    }
+}
+
+/// The first byte that chooses a message: made of its name, so that a seed keeps its meaning when
+/// messages are added.
+pub fn mark(name: &str) -> u8 {
+    name.bytes()
+        .fold(7, |mark: u8, byte| mark.wrapping_mul(31).wrapping_add(byte))
+}
+
+fn one<M: Message>(bytes: &[u8]) {
+    match M::decode(bytes) {
+        Ok(message) => {
+            let written = message.encode_to_vec();
+            assert_eq!(message.encoded_len(), written.len());
+            let again = M::decode_within(&written, Limits::of_size(written.len().max(1 << 20)))
+                .expect("what is written reads back");
+            assert!(again == message, "{} changed on the way", M::NAME);
+            assert_eq!(
+                again.encode_to_vec(),
+                written,
+                "two forms of one {}",
+                M::NAME
+            );
+        }
+        Err(error) => assert_eq!(error.message, M::NAME),
+    }
+}
