@@ -4,10 +4,12 @@ It proves the other direction: a control plane of this project takes a node it d
 """
 
 import hashlib
+import os
 import queue
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 
 import grpc
@@ -152,11 +154,41 @@ class Node:
         return NodeSession(self, **options)
 
 
+class Journal:
+    """What a node must not lose: events that wait for their acknowledgement."""
+
+    def __init__(self):
+        self.id = os.urandom(16)
+        self.position = 0
+        self.acknowledged = 0
+        self.events: dict = {}
+
+    def append(self, **body):
+        """Makes the next event; body is one of Event's kinds, or nothing."""
+        self.position += 1
+        event = protos.Event(sequence=self.position, time_ms=pki.now_ms(), **body)
+        self.events[self.position] = event
+        return event
+
+    def acknowledge(self, position: int) -> None:
+        if position > self.position:
+            raise Refused(f"event {position} is acknowledged, the journal ends at {self.position}")
+        self.acknowledged = max(self.acknowledged, position)
+        for sequence in [s for s in self.events if s <= position]:
+            del self.events[sequence]
+
+    def after(self, position: int) -> list:
+        return [event for sequence, event in sorted(self.events.items()) if sequence > position]
+
+
 class NodeSession:
     """A session from the node's side. `frames` gathers what the gateway says."""
 
-    def __init__(self, node: Node, hello=None, with_certificate: bool = True):
+    def __init__(self, node: Node, hello=None, with_certificate: bool = True, journal=None, **fields):
         self.node = node
+        self.journal = journal
+        if journal:
+            fields |= {"journal_id": journal.id, "journal_position": journal.position}
         self.channel = node.channel(with_certificate)
         self._out: queue.Queue = queue.Queue()
         call = self.channel.stream_stream(
@@ -170,13 +202,13 @@ class NodeSession:
                 hello=protos.Hello(
                     node_id=node.result.node_id if node.result else "",
                     boot_id="11111111-2222-3333-4444-555555555555",
-                    protocol_versions=[1],
-                    daemon_version="peer-node",
+                    **({"protocol_versions": [1], "daemon_version": "peer-node"} | fields),
                 )
             )
         )
         self.call = call(iter(self._out.get, None))
         self.frames: queue.Queue = queue.Queue()
+        self.details = ""
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -185,6 +217,7 @@ class NodeSession:
                 self.frames.put(frame)
             self.frames.put(grpc.StatusCode.OK)
         except grpc.RpcError as error:
+            self.details = error.details()
             self.frames.put(error.code())
 
     def send(self, frame) -> None:
@@ -192,6 +225,42 @@ class NodeSession:
 
     def heartbeat(self, sequence: int) -> None:
         self.send(protos.NodeFrame(heartbeat=protos.Heartbeat(sequence=sequence, time_ms=pki.now_ms())))
+
+    def event(self, event) -> None:
+        self.send(protos.NodeFrame(event=event))
+
+    def welcome(self):
+        """Waits for Welcome and sends again what is not stored."""
+        welcome = self.receive().welcome
+        if self.journal:
+            self.journal.acknowledge(welcome.resume_position)
+            for event in self.journal.after(welcome.resume_position):
+                self.event(event)
+        return welcome
+
+    def wait(self, kind: str, timeout: float = 10):
+        """The next frame of this kind; acknowledgements on the way are taken."""
+        deadline = time.monotonic() + timeout
+        while True:
+            frame = self.receive(max(0.01, deadline - time.monotonic()))
+            if isinstance(frame, grpc.StatusCode):
+                raise Refused(f"the session ended with {frame.name} {self.details} before a {kind} came")
+            if frame.WhichOneof("kind") == "ack" and self.journal:
+                self.journal.acknowledge(frame.ack.position)
+            if frame.WhichOneof("kind") == kind:
+                return getattr(frame, kind)
+
+    def acknowledged(self, position: int, timeout: float = 10) -> None:
+        """Waits until the gateway says that all up to `position` is stored."""
+        while self.wait("ack", timeout).position < position:
+            pass
+
+    def ended(self, timeout: float = 10):
+        """The code the session ends with; frames on the way are taken."""
+        while not isinstance(frame := self.receive(timeout), grpc.StatusCode):
+            if frame.WhichOneof("kind") == "ack" and self.journal:
+                self.journal.acknowledge(frame.ack.position)
+        return frame
 
     def receive(self, timeout: float = 5):
         """The next GatewayFrame, or the grpc.StatusCode the session ended with."""

@@ -64,6 +64,7 @@ trust = _module("trust")
 session = _module("session")
 spec = _module("spec")
 command = _module("command")
+facts = _module("facts")
 
 Envelope = envelope.Envelope
 Signature = envelope.Signature
@@ -86,6 +87,13 @@ SpecSection = spec.SpecSection
 SectionState = spec.SectionState
 Command = command.Command
 CommandState = command.CommandState
+CommandUpdate = command.CommandUpdate
+CommandProgress = command.CommandProgress
+Event = session.Event
+EventsDropped = session.EventsDropped
+OutputChunk = session.OutputChunk
+SectionStatus = spec.SectionStatus
+Facts = facts.Facts
 
 JOIN = "/bettercompute.v1.JoinService/Join"
 SESSION = "/bettercompute.v1.SessionService/Session"

@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bcd::proto::join_service;
-use bcd::proto::session_service;
 use bcd::rt::{self, TcpListener, TcpStream};
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::server::{Limits, Peer, Router, serve_until};
@@ -28,7 +27,7 @@ use bcd::wire::grpc::{Code, Status};
 use rustls::ServerConfig;
 
 use self::handshakes::Handshakes;
-use self::session::Ending;
+use self::session::{Ending, Order};
 use crate::joinservice::REQUEST_MAX;
 use crate::joinservice::thread::{Call, Relay};
 use crate::registry::Sessions;
@@ -63,7 +62,7 @@ pub struct Gateway {
 
 struct Live {
     session_id: String,
-    end: rt::channel::Sender<Ending>,
+    orders: rt::channel::Sender<Order>,
 }
 
 impl Gateway {
@@ -81,7 +80,7 @@ impl Gateway {
     /// Ends the session of a node that was deleted.
     pub fn node_deleted(&self, node_id: &str) {
         if let Some(live) = self.live.borrow().get(node_id) {
-            let _ = live.end.try_send(Ending::Deleted);
+            let _ = live.orders.try_send(Order::End(Ending::Deleted));
         }
     }
 
@@ -89,7 +88,7 @@ impl Gateway {
     /// Hands the trust bundle in force to every session.
     pub fn trust_changed(&self) {
         for live in self.live.borrow().values() {
-            let _ = live.end.try_send(Ending::Trust);
+            let _ = live.orders.try_send(Order::Trust);
         }
     }
 
@@ -97,7 +96,7 @@ impl Gateway {
     /// Asks every node with a session to renew its certificate within this span.
     pub fn renew_within(&self, span: Duration) {
         for live in self.live.borrow().values() {
-            let _ = live.end.try_send(Ending::Renew(span));
+            let _ = live.orders.try_send(Order::Renew(span));
         }
     }
 
@@ -220,17 +219,16 @@ impl Gateway {
                 }
             });
         }
-        router.bidi(
-            &session_service::SESSION,
-            move |context, frames, answers| session::run(self.clone(), context, frames, answers),
-        );
+        router.bidi(&session::SESSION, move |context, frames, answers| {
+            session::run(self.clone(), context, frames, answers)
+        });
         router
     }
 
     /// Asks every session to move, then every connection to end.
     async fn drain(&self) {
         for live in self.live.borrow().values() {
-            let _ = live.end.try_send(Ending::Drain);
+            let _ = live.orders.try_send(Order::End(Ending::Drain));
         }
         let moved = async {
             while !self.live.borrow().is_empty() {

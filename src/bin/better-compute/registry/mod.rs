@@ -1,9 +1,10 @@
 //! The control plane's records as the gateway and the API use them: one thread with the database,
 //! reached through a bounded queue.
 //!
-//! Promises: what a call has answered is durable; a session that the records let in belongs to a node
-//! that is not deleted, opened with the certificate of the node's present key or of the one it renews to,
-//! which is its present key from then on. When a node was last seen
+//! Promises: what a call has answered is durable; events of many sessions are stored in one transaction,
+//! and a session whose events could not be stored gets them back, to try again; a session that the
+//! records let in belongs to a node that is not deleted, opened with the certificate of the node's present
+//! key or of the one it renews to, which is its present key from then on. When a node was last seen
 //! is kept in memory and written at most every 30 seconds: it is the one thing a kill may lose.
 
 use std::collections::BTreeMap;
@@ -11,7 +12,9 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use bcd::rt::channel::{Receiver, Sender, channel};
@@ -20,12 +23,18 @@ use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::{Code, Status};
 
 use crate::joinservice;
-use crate::store::{Node, SessionFacts, Store, StoreError};
+use crate::store::{Incoming, Node, SessionFacts, Store, StoreError};
 
 /// Calls that may wait.
 const QUEUE: usize = 1024;
 /// How often sightings are written.
 const SEEN_EVERY_MS: i64 = 30_000;
+/// After how many stored events a node's share of them is looked at, and of how many nodes at once.
+const PRUNE_EVERY: i64 = 200;
+const PRUNE_NODES: usize = 16;
+/// How often events are pruned by age, and how many at once.
+const PRUNE_AGE_EVERY_MS: i64 = 600_000;
+const PRUNE_AT_ONCE: u32 = 1_000;
 
 /// Now, Unix time in milliseconds.
 pub fn now_ms() -> i64 {
@@ -44,6 +53,31 @@ pub struct Opening {
     pub address: String,
     /// The version of the trust bundle it holds.
     pub trust_version: u64,
+    /// The node's journal; empty for a node that keeps none.
+    pub journal_id: Vec<u8>,
+}
+
+/// What a session that may be starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Up to where the events of its journal are stored.
+    pub resume_position: u64,
+}
+
+/// Events of one session, in order.
+#[derive(Debug)]
+pub struct Batch {
+    pub node_id: String,
+    pub journal_id: Vec<u8>,
+    pub events: Vec<Incoming>,
+}
+
+/// Events that could not be stored.
+#[derive(Debug)]
+pub struct NotStored {
+    /// To try again; `None` when the records' thread is gone with them.
+    pub batch: Option<Batch>,
+    pub error: RegistryError,
 }
 
 /// A future of the loop.
@@ -52,7 +86,10 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = T>>>;
 /// What the gateway tells of sessions.
 pub trait Sessions {
     /// Whether the session may be; the node is then adopting.
-    fn open(&self, opening: Opening) -> Answer<Result<(), Status>>;
+    fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>>;
+    /// Stores events and gives the position up to which their journal is stored. A session has one call
+    /// of this at a time: that bounds what waits here.
+    fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>>;
     /// The node holds the trust bundle of this version.
     fn trusts(&self, node_id: &str, version: u64);
     /// A frame was heard: the node is connected.
@@ -92,9 +129,20 @@ impl Error for RegistryError {
 
 type Work = Box<dyn FnOnce(&mut Records) + Send>;
 
+/// Events that wait to be stored together.
+type Inbox = Arc<Mutex<Vec<Delivery>>>;
+
+struct Delivery {
+    batch: Batch,
+    answer: Sender<Result<u64, NotStored>>,
+}
+
 /// The way to the records' thread.
 #[derive(Clone)]
-pub struct Registry(Sender<Work>);
+pub struct Registry {
+    work: Sender<Work>,
+    inbox: Inbox,
+}
 
 /// The database and what is not in it yet.
 pub struct Records {
@@ -102,6 +150,12 @@ pub struct Records {
     /// By node: the session it was seen in, and when.
     seen: BTreeMap<String, (String, i64)>,
     written_ms: i64,
+    /// By node: events stored since its share was last looked at.
+    stored: BTreeMap<String, i64>,
+    /// When events were last pruned by age.
+    pruned_ms: i64,
+    /// When it was last said that events cannot be stored.
+    complained_ms: i64,
 }
 
 /// Starts the thread; sessions that an earlier process left open are closed first. It ends when the last
@@ -116,10 +170,15 @@ pub fn start(store: Store) -> Result<Registry, RegistryError> {
         store,
         seen: BTreeMap::new(),
         written_ms: 0,
+        stored: BTreeMap::new(),
+        pruned_ms: 0,
+        complained_ms: 0,
     };
+    let inbox = Inbox::default();
+    let taken = inbox.clone();
     thread::Builder::new()
         .name("registry".to_owned())
-        .spawn(move || run(records, receiver))
+        .spawn(move || run(records, receiver, &taken))
         .map_err(|error: io::Error| {
             log::event(
                 Level::Error,
@@ -128,12 +187,20 @@ pub fn start(store: Store) -> Result<Registry, RegistryError> {
             );
             RegistryError::Stopped
         })?;
-    Ok(Registry(sender))
+    Ok(Registry {
+        work: sender,
+        inbox,
+    })
 }
 
-fn run(mut records: Records, mut work: Receiver<Work>) {
+fn run(mut records: Records, mut work: Receiver<Work>, inbox: &Inbox) {
     while let Some(call) = work.recv_blocking() {
         call(&mut records);
+        // Whatever came while the call ran, or while the last transaction was written, goes into one.
+        let waiting = std::mem::take(&mut *inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        if !waiting.is_empty() {
+            records.store_events(waiting, now_ms());
+        }
     }
 }
 
@@ -147,7 +214,7 @@ impl Registry {
         work: impl FnOnce(&mut Records) -> Result<T, StoreError> + Send + 'static,
     ) -> impl Future<Output = Result<T, RegistryError>> + 'static {
         let (answer, mut answered) = channel(1);
-        let queued = self.0.try_send(Box::new(move |records: &mut Records| {
+        let queued = self.work.try_send(Box::new(move |records: &mut Records| {
             let _ = answer.try_send(work(records));
         }));
         let queued = queued.map_err(|error| match error {
@@ -174,7 +241,7 @@ impl Registry {
                 );
             }
         });
-        if self.0.try_send(work).is_err() {
+        if self.work.try_send(work).is_err() {
             log::event(Level::Warn, "registry.busy", &[]);
         }
     }
@@ -211,7 +278,11 @@ impl Records {
         }
     }
 
-    fn open(&mut self, opening: &Opening, now_ms: i64) -> Result<Result<(), Status>, StoreError> {
+    fn open(
+        &mut self,
+        opening: &Opening,
+        now_ms: i64,
+    ) -> Result<Result<Opened, Status>, StoreError> {
         let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
         let node = match self.store.node(&opening.node_id)? {
             Some(node) if !node.deleted => node,
@@ -237,7 +308,100 @@ impl Records {
             address: &opening.address,
             now_ms,
         })?;
-        Ok(Ok(()))
+        let resume_position = self
+            .store
+            .journal_position(&opening.node_id, &opening.journal_id)?;
+        Ok(Ok(Opened { resume_position }))
+    }
+
+    /// Stores what came from all sessions in one transaction. When that fails, each alone: what is wrong
+    /// with one does not hold up the others.
+    fn store_events(&mut self, deliveries: Vec<Delivery>, now_ms: i64) {
+        let stored = self.store.together(|store| {
+            deliveries
+                .iter()
+                .map(|delivery| add(store, &delivery.batch, now_ms))
+                .collect::<Result<Vec<u64>, StoreError>>()
+        });
+        match stored {
+            Ok(positions) => {
+                for (delivery, position) in deliveries.into_iter().zip(positions) {
+                    self.count_stored(&delivery.batch);
+                    let _ = delivery.answer.try_send(Ok(position));
+                }
+                self.prune(now_ms);
+            }
+            Err(error) if deliveries.len() == 1 => self.give_back(deliveries, error, now_ms),
+            Err(_) => {
+                for delivery in deliveries {
+                    self.store_events(vec![delivery], now_ms);
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, deliveries: Vec<Delivery>, error: StoreError, now_ms: i64) {
+        if now_ms - self.complained_ms >= SEEN_EVERY_MS {
+            self.complained_ms = now_ms;
+            log::event(
+                Level::Error,
+                "registry.events",
+                &[("error", Value::Chain(&error))],
+            );
+        }
+        let mut error = Some(error);
+        for delivery in deliveries {
+            let error = error
+                .take()
+                .map_or(RegistryError::Busy, RegistryError::Store);
+            let _ = delivery.answer.try_send(Err(NotStored {
+                batch: Some(delivery.batch),
+                error,
+            }));
+        }
+    }
+
+    fn count_stored(&mut self, batch: &Batch) {
+        let count = i64::try_from(batch.events.len()).unwrap_or(0);
+        // A node that was not heard of since the start may be at its share already.
+        let stored = self.stored.entry(batch.node_id.clone());
+        *stored.or_insert(PRUNE_EVERY) += count;
+    }
+
+    /// Keeps each node's events to its share, a little late, and all of them to their age.
+    fn prune(&mut self, now_ms: i64) {
+        let full: Vec<String> = self
+            .stored
+            .iter()
+            .filter(|(_, count)| **count >= PRUNE_EVERY)
+            .map(|(node_id, _)| node_id.clone())
+            .take(PRUNE_NODES)
+            .collect();
+        for node_id in full {
+            let pruned = self.store.prune_node_events(&node_id).map(|_| ());
+            self.complain(pruned);
+            self.stored.insert(node_id, 0);
+        }
+        if now_ms - self.pruned_ms >= PRUNE_AGE_EVERY_MS {
+            match self.store.prune_old_events(now_ms, PRUNE_AT_ONCE) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => self.pruned_ms = now_ms,
+                Err(error) => {
+                    self.pruned_ms = now_ms;
+                    self.complain(Err(error));
+                }
+            }
+        }
+    }
+
+    fn complain(&self, outcome: Result<(), StoreError>) {
+        if let Err(error) = outcome {
+            log::event(
+                Level::Error,
+                "registry.write",
+                &[("error", Value::Chain(&error))],
+            );
+        }
     }
 
     fn note_seen(
@@ -298,8 +462,38 @@ impl Records {
     }
 }
 
+/// Stores one session's events, and what they say, inside a transaction.
+fn add(store: &Store, batch: &Batch, now_ms: i64) -> Result<u64, StoreError> {
+    store.add_events(
+        &batch.node_id,
+        &batch.journal_id,
+        &batch.events,
+        now_ms,
+        |_, _| Ok(()),
+    )
+}
+
 impl Sessions for Registry {
-    fn open(&self, opening: Opening) -> Answer<Result<(), Status>> {
+    fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>> {
+        let (answer, mut answered) = channel(1);
+        let first = {
+            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            inbox.push(Delivery { batch, answer });
+            inbox.len() == 1
+        };
+        if first {
+            // A full queue is as good a nudge: the inbox is looked at after each of its calls.
+            let _ = self.work.try_send(Box::new(|_: &mut Records| {}));
+        }
+        Box::pin(async move {
+            answered.recv().await.unwrap_or(Err(NotStored {
+                batch: None,
+                error: RegistryError::Stopped,
+            }))
+        })
+    }
+
+    fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>> {
         let answer = self.with(move |records| records.open(&opening, now_ms()));
         Box::pin(async move {
             answer.await.unwrap_or_else(|error| {

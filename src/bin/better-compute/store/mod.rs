@@ -5,6 +5,7 @@
 //! its record are one transaction; a secret never enters the file, only its digest. Each thread opens a
 //! [`Store`] of its own; writers wait for each other.
 
+mod events;
 mod nodes;
 mod renewals;
 mod schema;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
+pub use self::events::Incoming;
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
 pub use self::renewals::{Issued, Renewal};
 pub use self::tokens::{Attempt, NewToken, Redemption, Token};
@@ -158,6 +160,30 @@ pub mod tests {
         drop(raw);
         let error = Store::open(&path).err().unwrap();
         assert!(matches!(error, StoreError::NewerSchema { .. }), "{error}");
+    }
+
+    /// A database that version 0.1.0 wrote: a node that joined and was cordoned, three tokens.
+    #[test]
+    fn a_database_of_the_first_version_is_brought_up_to_date_with_all_it_holds() {
+        let dir = TempDir::new();
+        let path = dir.0.join("state.db");
+        std::fs::write(&path, include_bytes!("frozen/schema1.db")).unwrap();
+        let store = Store::open(&path).unwrap();
+        let nodes = store.nodes().unwrap();
+        assert_eq!(nodes.len(), 1);
+        let node = &nodes[0];
+        assert_eq!(node.id, "node_01m8mjh3yv0q9406p465vrsfq0");
+        assert!(node.cordoned);
+        assert_eq!(node.state, State::Disconnected);
+        assert_eq!(store.tokens().unwrap().len(), 3);
+        let redemption = store.redemption(&node.token_id).unwrap().unwrap();
+        assert_eq!(redemption.spki_sha256, node.spki_sha256);
+        assert_eq!(store.journal_position(&node.id, &[1; 16]).unwrap(), 0);
+        let version: i64 = store
+            .connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .unwrap();
+        assert_eq!(version, schema::VERSION);
     }
 
     #[test]

@@ -102,6 +102,103 @@ CREATE TABLE renewals (
 ) STRICT;
 CREATE INDEX renewals_by_node ON renewals (node_id, spki_sha256);
 ",
+    "
+-- A node's journals and how far each is stored.
+CREATE TABLE journals (
+    id         INTEGER PRIMARY KEY,
+    node_id    TEXT NOT NULL,
+    journal_id BLOB NOT NULL,            -- 16 bytes
+    position   INTEGER NOT NULL,         -- every event up to here is stored, or known to be lost
+    UNIQUE (node_id, journal_id)
+) STRICT;
+
+CREATE TABLE events (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT, -- the order they came in: what a reader follows
+    journal     INTEGER NOT NULL,
+    sequence    INTEGER NOT NULL,
+    node_id     TEXT NOT NULL,
+    time_ms     INTEGER NOT NULL,        -- by the node's clock
+    received_ms INTEGER NOT NULL,
+    kind        TEXT NOT NULL,
+    body        BLOB NOT NULL,           -- the Event as it came
+    UNIQUE (journal, sequence)
+) STRICT;
+CREATE INDEX events_by_node ON events (node_id, number);
+CREATE INDEX events_by_age ON events (received_ms);
+
+CREATE TABLE commands (
+    number          INTEGER PRIMARY KEY AUTOINCREMENT,
+    id              TEXT NOT NULL UNIQUE, -- cmd_<ulid>
+    node_id         TEXT NOT NULL,
+    kind            TEXT NOT NULL,
+    params          BLOB NOT NULL,
+    deadline_ms     INTEGER NOT NULL,
+    created_ms      INTEGER NOT NULL,
+    sent_ms         INTEGER,              -- when a session first took it
+    state           TEXT NOT NULL,        -- queued, pending, running, succeeded, failed, unsupported
+    reason          TEXT NOT NULL DEFAULT '',
+    message         TEXT NOT NULL DEFAULT '',
+    result          BLOB NOT NULL DEFAULT x'',
+    changed_ms      INTEGER NOT NULL,
+    finished_ms     INTEGER,
+    cancel_order    INTEGER,              -- grows with every cancellation
+    output_size     INTEGER,              -- what the node keeps to be fetched
+    output_received INTEGER NOT NULL DEFAULT 0,
+    output_state    TEXT NOT NULL DEFAULT 'none' -- none, fetching, stored, released, gone
+) STRICT;
+CREATE INDEX commands_by_node ON commands (node_id, number);
+CREATE INDEX commands_open ON commands (node_id, number) WHERE finished_ms IS NULL;
+CREATE INDEX commands_with_output ON commands (node_id, number) WHERE output_state IN ('fetching', 'stored');
+
+CREATE TABLE outputs (
+    command INTEGER NOT NULL,            -- commands.number
+    start   INTEGER NOT NULL,            -- the piece's offset
+    data    BLOB NOT NULL,
+    UNIQUE (command, start)
+) STRICT;
+
+CREATE TABLE specs (
+    node_id    TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    envelope   BLOB NOT NULL,            -- Envelope, encoded
+    changed_ms INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE spec_sections (
+    node_id             TEXT NOT NULL,
+    name                TEXT NOT NULL,
+    place               INTEGER NOT NULL,
+    body                BLOB NOT NULL,
+    changed_generation  INTEGER NOT NULL, -- the generation that brought this body
+    state               TEXT NOT NULL DEFAULT '', -- as last reported: pending, applied, failed, unsupported
+    reason              TEXT NOT NULL DEFAULT '',
+    message             TEXT NOT NULL DEFAULT '',
+    reported_generation INTEGER NOT NULL DEFAULT 0,
+    reported_ms         INTEGER,
+    PRIMARY KEY (node_id, name)
+) STRICT;
+
+-- What a machine is made of, as it last said.
+CREATE TABLE facts (
+    node_id     TEXT PRIMARY KEY,
+    body        BLOB NOT NULL,           -- Facts, encoded
+    time_ms     INTEGER NOT NULL,
+    received_ms INTEGER NOT NULL
+) STRICT;
+
+-- Grows with every change that a list of nodes shows, whoever makes it: what a watcher follows.
+ALTER TABLE nodes ADD COLUMN change INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX nodes_by_change ON nodes (change);
+CREATE TRIGGER nodes_added AFTER INSERT ON nodes BEGIN
+    UPDATE nodes SET change = (SELECT max(change) FROM nodes) + 1 WHERE id = new.id;
+END;
+CREATE TRIGGER nodes_changed AFTER UPDATE OF
+    role, pool, site, certificate_until_ms, cordoned, deleted_at_ms, hostname, state, session_id,
+    daemon_version, boot_id, address ON nodes
+BEGIN
+    UPDATE nodes SET change = (SELECT max(change) FROM nodes) + 1 WHERE id = new.id;
+END;
+",
 ];
 
 /// The version this program writes.
