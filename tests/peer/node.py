@@ -46,6 +46,7 @@ class Node:
             raise Refused("the JWK is not the pinned encryption key")
         self.key = key or pki.new_key()
         self.result = None
+        self.trust_version = 0
 
     # ---- TLS ------------------------------------------------------------------------------
 
@@ -146,6 +147,7 @@ class Node:
                 continue
         else:
             raise Refused("the leaf is from no CA of the bundle")
+        self.trust_version = bundle.version
         return result
 
     # ---- the session ----------------------------------------------------------------------
@@ -196,16 +198,15 @@ class NodeSession:
             request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
             response_deserializer=protos.GatewayFrame.FromString,
         )
-        self.send(
-            hello
-            or protos.NodeFrame(
-                hello=protos.Hello(
-                    node_id=node.result.node_id if node.result else "",
-                    boot_id="11111111-2222-3333-4444-555555555555",
-                    **({"protocol_versions": [1], "daemon_version": "peer-node"} | fields),
-                )
+        told = {"protocol_versions": [1], "daemon_version": "peer-node", "trust_bundle_version": node.trust_version}
+        hello = hello or protos.NodeFrame(
+            hello=protos.Hello(
+                node_id=node.result.node_id if node.result else "",
+                boot_id="11111111-2222-3333-4444-555555555555",
+                **(told | fields),
             )
         )
+        self.send(hello)
         self.call = call(iter(self._out.get, None))
         self.frames: queue.Queue = queue.Queue()
         self.details = ""
