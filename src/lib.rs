@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod crypto;
 pub mod identity;
+pub mod journal;
 pub mod proto;
 pub mod rt;
 pub mod session;

@@ -16,9 +16,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+pub use data::{DataFile, Ownership};
 pub use error::{Cause, Error};
 
 mod beneath;
+mod data;
 mod error;
 
 /// An open directory, by the path it was opened at.
@@ -85,6 +87,20 @@ impl Dir {
         fchmod(&dir.fd, Mode::from_raw_mode(mode)).map_err(failed)?;
         parent.sync()?;
         Ok(dir)
+    }
+
+    /// The same directory, opened once more.
+    ///
+    /// # Errors
+    /// No descriptor was left.
+    pub fn reopen(&self) -> Result<Self, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = retry(|| openat(&self.fd, ".", flags, Mode::empty()))
+            .map_err(|errno| Error::os("open the directory", &self.path, errno))?;
+        Ok(Self {
+            fd,
+            path: self.path.clone(),
+        })
     }
 
     /// The path this directory was opened at.

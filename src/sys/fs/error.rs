@@ -43,7 +43,7 @@ impl Error {
         Self::io(operation, path, errno.into())
     }
 
-    pub(super) fn io(operation: &'static str, path: &Path, error: io::Error) -> Self {
+    pub(crate) fn io(operation: &'static str, path: &Path, error: io::Error) -> Self {
         Self::new(operation, path, Cause::Os(error))
     }
 
