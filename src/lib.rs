@@ -7,6 +7,7 @@ pub mod attest;
 pub mod cli;
 pub mod config;
 pub mod crypto;
+pub mod facts;
 pub mod identity;
 pub mod journal;
 pub mod proto;

@@ -23,12 +23,12 @@ use crate::crypto::gateway_verifier::Failure;
 use crate::crypto::jwk::PublicKey;
 use crate::crypto::key::{self, NodeKey};
 use crate::crypto::{csr, hpke};
+use crate::facts::nics;
 use crate::proto::{
-    HardwareClaims, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, Role,
-    SealedToken, join_service,
+    Facts, HardwareClaims, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome,
+    Role, SealedToken, join_service,
 };
 use crate::rt::{self, tls::TlsError};
-use crate::sys::host::Facts;
 use crate::sys::{clock, random};
 use crate::wire::grpc::Code;
 use crate::wire::grpc::client::{CallError, Cause, Client};
@@ -45,8 +45,8 @@ const CALL: Duration = Duration::from_secs(30);
 /// How long a gateway may be out of reach, unless `--timeout` says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Bytes of each text of the claims.
-const CLAIM: usize = 256;
+/// Of network cards in the claims, lest a host with thousands of them fill the request.
+const MACS: usize = 64;
 
 /// What a request says besides key and token.
 pub struct Asked<'a> {
@@ -94,25 +94,19 @@ pub fn request(
 }
 
 fn claims(facts: Facts) -> HardwareClaims {
-    let short = |mut text: String| {
-        let mut end = text.len().min(CLAIM);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text
-    };
+    let firmware = facts.firmware.unwrap_or_default();
+    let kernel = facts.kernel.unwrap_or_default();
     HardwareClaims {
-        hostname: short(facts.hostname),
-        machine_id: short(facts.machine_id),
-        system_vendor: short(facts.system_vendor),
-        system_product: short(facts.system_product),
-        system_serial: short(facts.system_serial),
-        system_uuid: short(facts.system_uuid),
-        macs: facts.macs,
-        architecture: short(facts.architecture),
-        kernel: short(facts.kernel),
-        cpus: facts.cpus,
+        hostname: facts.hostname,
+        machine_id: facts.machine_id,
+        system_vendor: firmware.system_vendor,
+        system_product: firmware.system_product,
+        system_serial: firmware.system_serial,
+        system_uuid: firmware.system_uuid,
+        macs: nics::card_macs(&facts.interfaces, MACS),
+        architecture: kernel.architecture,
+        kernel: kernel.release,
+        cpus: facts.cpu.map_or(0, |cpu| cpu.threads),
         memory_bytes: facts.memory_bytes,
         has_tpm: facts.has_tpm,
     }

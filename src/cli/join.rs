@@ -15,13 +15,14 @@ use crate::attest::join::{self, Accepted, Asked, Expected, Notice, is_node_id};
 use crate::attest::join_token::{self, TokenFile};
 use crate::config::Config;
 use crate::crypto::key::NodeKey;
+use crate::facts;
 use crate::identity::record::Identity;
 use crate::identity::store::{State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust};
 use crate::proto::Role;
 use crate::rt;
 use crate::sys::fs::Lock;
-use crate::sys::{clock, host, user};
+use crate::sys::{clock, user};
 
 mod terms;
 
@@ -270,7 +271,7 @@ fn attempt(
         &key,
         token.as_str().as_bytes(),
         &going.encryption_key,
-        host::facts(),
+        facts::collect_claims(),
     )
     .map_err(Failure::failed)?;
     drop(token);

@@ -8,6 +8,7 @@
 pub mod flags;
 
 mod config;
+mod facts;
 mod join;
 mod node;
 mod version;
@@ -36,6 +37,7 @@ static BCD: Command = Command::group(
     "the node agent of a better-compute fleet",
     &[
         config::COMMAND,
+        facts::COMMAND,
         join::COMMAND,
         node::COMMAND,
         version::COMMAND,

@@ -16,6 +16,7 @@ pub mod environment;
 pub mod fs;
 pub mod host;
 pub mod log;
+pub mod netlink;
 pub mod power;
 pub mod process;
 pub mod random;

@@ -10,37 +10,11 @@
 )]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+use bcd::facts::firmware::telling;
 use bcd::proto::HardwareClaims;
 
 const TEXT_MAX: usize = 256;
 const MACS_MAX: usize = 64;
-
-/// What board makers leave in DMI fields they do not fill, in lower case.
-const PLACEHOLDERS: &[&str] = &[
-    "to be filled by o.e.m.",
-    "to be filled by o.e.m",
-    "default string",
-    "not specified",
-    "not applicable",
-    "not available",
-    "system serial number",
-    "serial number",
-    "chassis serial number",
-    "none",
-    "n/a",
-    "na",
-    "o.e.m.",
-    "oem",
-    "unknown",
-    "empty",
-    "invalid",
-    "0123456789",
-    "123456789",
-    "1234567890",
-    "03000200-0400-0500-0006-000700080009",
-    "00020003-0004-0005-0006-000700080009",
-    "12345678-1234-5678-90ab-cddeefaabbcc",
-];
 
 /// Names the first claim over its limit.
 pub fn over_limit(claims: &HardwareClaims) -> Option<&'static str> {
@@ -80,8 +54,8 @@ impl Hardware {
         macs.sort();
         macs.dedup();
         Self {
-            serial: telling(&claims.system_serial),
-            uuid: telling(&claims.system_uuid).map(|uuid| uuid.to_lowercase()),
+            serial: telling(&claims.system_serial).map(str::to_owned),
+            uuid: telling(&claims.system_uuid).map(str::to_lowercase),
             macs,
         }
     }
@@ -93,18 +67,6 @@ impl Hardware {
         let macs = self.macs.iter().map(|value| ("mac", value.clone()));
         serial.chain(uuid).chain(macs).collect()
     }
-}
-
-/// The text, unless it is what many machines say alike.
-fn telling(text: &str) -> Option<String> {
-    let text = text.trim();
-    let lower = text.to_lowercase();
-    let mut digits = lower.bytes().filter(|b| b.is_ascii_alphanumeric());
-    let same = match digits.next() {
-        None => true,
-        Some(first) => digits.all(|b| b == first),
-    };
-    (!same && !PLACEHOLDERS.contains(&lower.as_str())).then(|| text.to_owned())
 }
 
 /// The address in lower case, unless it is locally administered, a group's, or malformed.
