@@ -5,6 +5,7 @@
 //! converge, command, cli.
 pub mod attest;
 pub mod cli;
+pub mod command;
 pub mod config;
 pub mod crypto;
 pub mod facts;

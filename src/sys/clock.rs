@@ -50,6 +50,10 @@ fn latest_credible(wall_ms: u64, known_ms: u64) -> u64 {
 /// # Errors
 /// `/proc` is not mounted, or holds something else.
 pub fn boot_id() -> io::Result<String> {
+    #[cfg(feature = "fakehw")]
+    if let Ok(id) = std::env::var("BCD_FAKEHW_BOOT_ID") {
+        return Ok(id);
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let id = text.trim_end();
     let plausible = id.len() == 36 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');

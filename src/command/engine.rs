@@ -1,0 +1,350 @@
+//! The edge: a task that writes what the ledger says, gives work a thread, and waits for what comes
+//! next. While there is nothing to do it waits for a command alone, without a timer.
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::id::Id;
+use super::kinds::{Job, Kind};
+use super::ledger::{Applied, Delivered, Ledger, Now, Plan, Terms, Todo};
+use super::machine::{Event, Outcome};
+use super::outputs::Outputs;
+use super::record::WATERMARK;
+use super::work::{Context, Progress};
+use super::{Commands, dropped};
+use crate::journal::{self, Journal, Recovered};
+use crate::proto::{Command, NodeFrame};
+use crate::rt::channel::{Receiver, Sender, channel};
+use crate::rt::{self, Either};
+use crate::sys::clock;
+use crate::sys::log::{self, Level, Value};
+use crate::sys::stop::Stop;
+
+/// What waits for the engine. A session that brings more waits.
+const INBOX: usize = 16;
+/// Between tries to write what must be written, on a disk that does not take it.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What comes to the engine.
+#[derive(Debug)]
+pub enum Input {
+    Command {
+        command: Command,
+        upgrade_required: bool,
+    },
+    Cancel(Id),
+    /// The work of a command is over.
+    Ended(Id, &'static Kind, Outcome),
+}
+
+/// Both times of the node that are not the monotonic one.
+pub struct Clocks {
+    /// Trusted time, Unix milliseconds.
+    pub trusted_ms: Box<dyn Fn() -> u64>,
+    /// The last time a server signed.
+    pub signed_ms: Box<dyn Fn() -> u64>,
+}
+
+/// What an engine stands on.
+pub struct Parts {
+    pub journal: Journal,
+    pub clocks: Clocks,
+    pub data_dir: PathBuf,
+    pub boot_id: String,
+    /// The way for progress and outputs.
+    pub frames: Sender<NodeFrame>,
+}
+
+/// All that is done for commands.
+pub struct Engine {
+    parts: Parts,
+    ledger: Ledger,
+    outputs: Arc<Outputs>,
+    inbox: Receiver<Input>,
+    to_inbox: Sender<Input>,
+    stops: BTreeMap<Id, Stop>,
+    /// Ends that the journal could not take; how often, and when to try again.
+    retry: Option<(u32, Instant)>,
+    lost: Vec<Plan>,
+}
+
+impl Engine {
+    /// Takes up what the journal held when it was opened. Nothing happens before [`run`](Self::run).
+    pub fn new(parts: Parts, recovered: &Recovered) -> (Self, Commands) {
+        let of = |kind| {
+            let of_kind = recovered
+                .entries
+                .iter()
+                .filter(move |entry| entry.kind == kind);
+            of_kind.map(|entry| (entry.key.as_str(), entry.value.as_slice()))
+        };
+        let watermark = of(journal::Kind::Mark).find(|(key, _)| *key == WATERMARK);
+        let (ledger, lost) = Ledger::restore(
+            of(journal::Kind::Command),
+            watermark.map(|(_, value)| value),
+            parts.boot_id.clone(),
+            recovered.position,
+            parts.clocks.now(),
+        );
+        let (to_inbox, inbox) = channel(INBOX);
+        let outputs = Arc::new(Outputs::of(&parts.data_dir));
+        let commands = Commands {
+            inbox: to_inbox.clone(),
+            outputs: outputs.clone(),
+            frames: parts.frames.clone(),
+        };
+        let engine = Self {
+            parts,
+            ledger,
+            outputs,
+            inbox,
+            to_inbox,
+            stops: BTreeMap::new(),
+            retry: None,
+            lost,
+        };
+        (engine, commands)
+    }
+
+    /// Goes on until it is dropped.
+    pub async fn run(mut self) {
+        self.resume().await;
+        loop {
+            self.settle().await;
+            match self.next().await {
+                Some(Input::Command {
+                    command,
+                    upgrade_required,
+                }) => self.deliver(command, upgrade_required).await,
+                Some(Input::Cancel(id)) => self.happened(id, Event::Cancel).await,
+                Some(Input::Ended(id, kind, outcome)) => self.ended(id, kind, outcome).await,
+                // Something is due.
+                None => {}
+            }
+        }
+    }
+
+    /// Decides what was running when the daemon ended.
+    async fn resume(&mut self) {
+        // First, while they still count as running: what they put out has no result that names it.
+        let done: Vec<Id> = self.ledger.done().collect();
+        let outputs = self.outputs.clone();
+        let _ = rt::blocking("outputs", move || {
+            outputs.tidy(|id| done.binary_search(&id).is_ok());
+        })
+        .await;
+        for plan in std::mem::take(&mut self.lost) {
+            self.write(plan).await;
+        }
+        for (id, event) in self.ledger.restarts() {
+            self.happened(id, event).await;
+        }
+    }
+
+    /// Does what is due, and begins what has room.
+    async fn settle(&mut self) {
+        loop {
+            let now = self.parts.clocks.now();
+            if let Some((id, event)) = self.ledger.due(now) {
+                self.happened(id, event).await;
+                continue;
+            }
+            if self.retry.is_some_and(|(_, at)| Instant::now() < at) {
+                return;
+            }
+            let unstored = self.ledger.unstored(now);
+            let Some(plan) = unstored.or_else(|| self.ledger.turn()) else {
+                // What could not be written before is not wanted any more.
+                self.retry = None;
+                return;
+            };
+            self.write(plan).await;
+        }
+    }
+
+    /// What comes; `None` when something is due.
+    async fn next(&mut self) -> Option<Input> {
+        let rest = self.ledger.rest(self.parts.clocks.now());
+        let retry = self
+            .retry
+            .map(|(_, at)| at.saturating_duration_since(Instant::now()));
+        let wait = rest.into_iter().chain(retry).min();
+        let input = self.inbox.recv();
+        let Some(wait) = wait else {
+            return input.await;
+        };
+        match rt::select(input, rt::sleep(wait)).await {
+            Either::Left(input) => input,
+            Either::Right(()) => None,
+        }
+    }
+
+    async fn deliver(&mut self, command: Command, upgrade_required: bool) {
+        let acked = self.parts.journal.status().acked;
+        let now = self.parts.clocks.now();
+        let terms = Terms {
+            upgrade_required,
+            acked,
+        };
+        match self.ledger.deliver(command.clone(), terms, now) {
+            Delivered::Known => {}
+            Delivered::Dropped(why) => dropped(&command, why),
+            Delivered::Plan(plan) => self.write(*plan).await,
+        }
+    }
+
+    async fn ended(&mut self, id: Id, kind: &'static Kind, outcome: Outcome) {
+        self.stops.remove(&id);
+        self.ledger.work_ended(kind);
+        if self.ledger.is_done(id) {
+            // It was given up meanwhile: nobody will ask for what it put out.
+            self.forget_outputs(vec![id]);
+        }
+        self.happened(id, Event::Ended(outcome)).await;
+    }
+
+    async fn happened(&mut self, id: Id, event: Event) {
+        match self.ledger.event(id, event, self.parts.clocks.now()) {
+            Todo::Nothing => {}
+            Todo::Stop(id) => {
+                if let Some(stop) = self.stops.get(&id) {
+                    stop.say();
+                }
+            }
+            Todo::Write(plan) => self.write(*plan).await,
+        }
+    }
+
+    /// Writes a plan, and does what follows from it.
+    async fn write(&mut self, mut plan: Plan) {
+        let entries = std::mem::take(&mut plan.entries);
+        match self.parts.journal.commit(entries).await {
+            Ok(committed) => {
+                self.retry = None;
+                said(&plan);
+                self.forget_outputs(plan.forgotten().to_vec());
+                match self
+                    .ledger
+                    .apply(plan, committed.last, self.parts.clocks.now())
+                {
+                    Applied::Noted => {}
+                    Applied::Begin {
+                        id,
+                        kind,
+                        job,
+                        event,
+                    } => self.begin(id, kind, job, event),
+                }
+            }
+            Err(error) => {
+                let failures = self.retry.map_or(0, |(failures, _)| failures);
+                let wait = RETRY.0.saturating_mul(1 << failures.min(6)).min(RETRY.1);
+                log::event(
+                    Level::Error,
+                    "command.not_stored",
+                    &[
+                        ("command", Value::Shown(&plan.id)),
+                        ("state", Value::Text(state(&plan))),
+                        ("error", Value::Chain(&error)),
+                        (
+                            "again_ms",
+                            Value::Number(u64::try_from(wait.as_millis()).unwrap_or(0)),
+                        ),
+                    ],
+                );
+                if self.ledger.not_stored(plan) {
+                    self.retry = Some((failures + 1, Instant::now() + wait));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, id: Id, kind: &'static Kind, job: Job, running_event: u64) {
+        let to_inbox = self.to_inbox.clone();
+        let stop = Stop::new();
+        let context = stop.map(|stop| {
+            self.stops.insert(id, stop.clone());
+            Context {
+                id,
+                stop,
+                limit: kind.limit,
+                progress: Progress::new(id, self.parts.frames.clone()),
+                outputs: self.outputs.clone(),
+                boot_id: self.parts.boot_id.clone(),
+                #[cfg(feature = "fakehw")]
+                data_dir: self.parts.data_dir.clone(),
+                journal: self.parts.journal.clone(),
+                running_event,
+            }
+        });
+        rt::spawn(async move {
+            let failed = |error: &dyn std::error::Error| {
+                Outcome::Failed(super::kinds::explained("InternalError", error))
+            };
+            let outcome = match context {
+                Err(error) => failed(&error),
+                Ok(mut context) => rt::blocking(kind.name, move || job.run(&mut context))
+                    .await
+                    .unwrap_or_else(|error| failed(&error)),
+            };
+            let _ = to_inbox.send(Input::Ended(id, kind, outcome)).await;
+        });
+    }
+
+    fn forget_outputs(&self, ids: Vec<Id>) {
+        if ids.is_empty() {
+            return;
+        }
+        let outputs = self.outputs.clone();
+        rt::spawn(async move {
+            let _ = rt::blocking("outputs", move || {
+                for id in ids {
+                    // What is left goes at the next start.
+                    let _ = outputs.remove(id);
+                }
+            })
+            .await;
+        });
+    }
+}
+
+impl Drop for Engine {
+    /// What runs has no one left to tell: it stops, and the next start says that it was interrupted.
+    fn drop(&mut self) {
+        for stop in self.stops.values() {
+            stop.say();
+        }
+    }
+}
+
+impl Clocks {
+    fn now(&self) -> Now {
+        Now {
+            clock: clock::monotonic(),
+            trusted_ms: (self.trusted_ms)(),
+            signed_ms: (self.signed_ms)(),
+        }
+    }
+}
+
+fn state(plan: &Plan) -> &'static str {
+    let name = plan.report.state.name().unwrap_or_default();
+    name.strip_prefix("COMMAND_STATE_").unwrap_or(name)
+}
+
+fn said(plan: &Plan) {
+    log::event(
+        Level::Info,
+        "command.state",
+        &[
+            ("command", Value::Shown(&plan.id)),
+            ("state", Value::Text(state(plan))),
+            ("reason", Value::Text(plan.report.reason)),
+            ("message", Value::Text(&plan.report.message)),
+        ],
+    );
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! The kinds of commands this bcd knows, and what holds for each: one row of a table.
+use std::time::Duration;
+
+use super::machine::{Failure, Outcome};
+use super::work::Context;
+use super::{logs, reboot};
+use crate::proto::{DecodeError, Message};
+
+/// What holds for all commands of a kind.
+#[derive(Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    /// How many run at the same time.
+    pub at_once: usize,
+    /// What becomes of one that comes while all places are taken.
+    pub when_busy: WhenBusy,
+    /// How long one may take; then it is stopped, and fails.
+    pub limit: Duration,
+    /// Reads its params; else what is wrong with them.
+    pub read: fn(&[u8]) -> Result<Job, String>,
+    /// Its work is to end this boot: the result then, of the boot ids before and after.
+    pub restarted: Option<fn(&str, &str) -> Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenBusy {
+    /// It is PENDING until there is a place, or its deadline.
+    Wait,
+    /// It fails at once: doing it twice in a row is nobody's wish.
+    Refuse,
+}
+
+/// Work to be done, its params read and checked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Job {
+    Reboot(reboot::Reboot),
+    Logs(logs::Collect),
+}
+
+pub static KINDS: [Kind; 2] = [
+    Kind {
+        name: "node.reboot",
+        at_once: 1,
+        when_busy: WhenBusy::Refuse,
+        // The longest delay, the wait for the acknowledgement, and systemctl's minute.
+        limit: Duration::from_secs(700),
+        read: |params| reboot::Reboot::read(params).map(Job::Reboot),
+        restarted: Some(reboot::result),
+    },
+    Kind {
+        name: "logs.collect",
+        at_once: 2,
+        when_busy: WhenBusy::Wait,
+        limit: Duration::from_secs(300),
+        read: |params| logs::Collect::read(params).map(Job::Logs),
+        restarted: None,
+    },
+];
+
+impl Kind {
+    /// The kind of that name, if this bcd knows it.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        KINDS.iter().find(|kind| kind.name == name)
+    }
+}
+
+impl Job {
+    /// Does it. Blocks: for a thread.
+    pub fn run(self, context: &mut Context) -> Outcome {
+        let done = match self {
+            Self::Reboot(reboot) => reboot.run(context),
+            Self::Logs(collect) => collect.run(context),
+        };
+        match done {
+            Ok(outcome) => outcome,
+            // Whatever else went wrong, it went wrong since it was stopped.
+            Err(_) if context.stop.is_said() => Outcome::Stopped,
+            Err(failure) => Outcome::Failed(failure),
+        }
+    }
+}
+
+/// Decodes params, for [`Kind::read`].
+pub fn decode<M: Message>(params: &[u8]) -> Result<M, String> {
+    M::decode(params).map_err(|error: DecodeError| format!("the params cannot be read: {error}"))
+}
+
+/// An error with all its causes, for a person.
+pub fn explained(reason: &'static str, error: &dyn std::error::Error) -> Failure {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message.push_str(": ");
+        message.push_str(&error.to_string());
+        cause = error.source();
+    }
+    Failure { reason, message }
+}

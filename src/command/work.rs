@@ -1,0 +1,81 @@
+//! What a kind's code is given: who it works for, when it has to stop, and the ways back.
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::id::Id;
+use super::outputs::Outputs;
+use crate::journal::Journal;
+use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind};
+use crate::rt::channel::Sender;
+use crate::sys::stop::Stop;
+
+/// Between two progress frames of a command.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+/// A wait for an acknowledgement looks this often, for the few seconds it lasts.
+const ACK_LOOK: Duration = Duration::from_millis(50);
+
+/// A command at work, on its thread.
+pub struct Context {
+    pub id: Id,
+    pub stop: Stop,
+    /// How long the kind may take.
+    pub limit: Duration,
+    pub progress: Progress,
+    pub outputs: Arc<Outputs>,
+    pub boot_id: String,
+    #[cfg(feature = "fakehw")]
+    pub data_dir: std::path::PathBuf,
+    pub journal: Journal,
+    /// The event that said RUNNING.
+    pub running_event: u64,
+}
+
+impl Context {
+    /// Waits until the control plane is known to have heard that this command runs, at most `wait` long.
+    pub fn await_acknowledgement(&self, wait: Duration) {
+        let end = Instant::now() + wait;
+        while self.journal.status().acked < self.running_event
+            && Instant::now() < end
+            && !self.stop.wait(ACK_LOOK)
+        {}
+    }
+}
+
+/// The way for progress, which is not kept: what comes too fast, or has no session, is dropped.
+pub struct Progress {
+    id: Id,
+    frames: Sender<NodeFrame>,
+    last: Option<Instant>,
+}
+
+/// For a percentage that is not known.
+pub const UNKNOWN: u32 = 101;
+
+impl Progress {
+    pub fn new(id: Id, frames: Sender<NodeFrame>) -> Self {
+        Self {
+            id,
+            frames,
+            last: None,
+        }
+    }
+
+    /// Says how far the work is; `message` is made only when it is sent.
+    pub fn say(&mut self, percent: u32, message: impl FnOnce() -> String) {
+        if self
+            .last
+            .is_some_and(|last| last.elapsed() < PROGRESS_EVERY)
+        {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let progress = CommandProgress {
+            id: self.id.to_string(),
+            percent,
+            message: message(),
+        };
+        let _ = self.frames.try_send(NodeFrame {
+            kind: Some(NodeFrameKind::CommandProgress(progress)),
+        });
+    }
+}
