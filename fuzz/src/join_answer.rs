@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use bcd::attest::join::verdict::{Expected, judge};
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::{csr, key::NodeKey};
+use bcd::identity::trust::{Configured, Trust};
 use bcd::proto::{JoinResult, Message, Role};
 
 pub const HEAP: super::Heap = super::Heap {
@@ -41,14 +42,18 @@ pub fn run(data: &[u8]) {
     }
     for payload in payloads {
         let answer = envelope::sign(payload, Purpose::JoinResponse, signing).expect("a signature");
-        let pin = signing.pin();
         let spki = node.spki_der();
+        let trust = Trust::of(Configured {
+            serving_ca: signing.pin(),
+            join_signing: signing.pin(),
+        });
         let expected = Expected {
             csr,
             node_key: &spki,
             role: Role::NODE,
             site: "",
-            signing_pin: &pin,
+            spiffe_id: None,
+            trust: &trust,
             build_time_ms: 0,
         };
         let refused = judge(&answer, &expected).expect_err("no certificate is for this new key");

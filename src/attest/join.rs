@@ -16,6 +16,7 @@ use rustls::ClientConfig;
 
 use self::machine::{Event, State, Step};
 pub use self::verdict::{Accepted, Expected, Refused, is_node_id, role_word};
+pub(super) use self::verdict::{judge, role_named};
 use super::gateway::Gateway;
 use crate::crypto::digest::sha256;
 use crate::crypto::gateway_verifier::Failure;

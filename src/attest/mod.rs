@@ -1,4 +1,4 @@
-//! How a machine proves to the control plane that it may join.
+//! How a machine proves to the control plane that it may join, and a node that it is who it was.
 
 #![deny(
     clippy::unwrap_used,
@@ -11,4 +11,6 @@ pub mod bootstrap;
 pub mod gateway;
 pub mod join;
 pub mod join_token;
+pub mod member;
+pub mod renewal;
 mod roots;

@@ -14,11 +14,11 @@ use crate::attest::gateway;
 use crate::attest::join::{self, Accepted, Asked, Expected, Notice, is_node_id};
 use crate::attest::join_token::{self, TokenFile};
 use crate::config::Config;
-use crate::crypto::envelope;
 use crate::crypto::key::NodeKey;
 use crate::facts;
 use crate::identity::record::Identity;
 use crate::identity::store::{State, Store, StoreError};
+use crate::identity::trust::{Configured, Trust};
 use crate::proto::Role;
 use crate::rt;
 use crate::sys::fs::Lock;
@@ -282,7 +282,11 @@ fn attempt(
         node_key: &node_key,
         role: options.role,
         site: &going.site,
-        signing_pin: &going.signing,
+        spiffe_id: None,
+        trust: &Trust::of(Configured {
+            serving_ca: going.serving_ca,
+            join_signing: going.signing,
+        }),
         build_time_ms: clock::build_time_ms(),
     };
     let tls = gateway::tls(vec![going.serving_ca], || clock::trusted_ms(0), None)
@@ -350,11 +354,7 @@ fn identity(accepted: &Accepted) -> Identity {
     identity
         .certificate_chain
         .clone_from(&result.certificate_chain);
-    identity.trust_bundle = result
-        .trust_bundle
-        .as_ref()
-        .map(envelope::to_json)
-        .unwrap_or_default();
+    identity.set_trust(&accepted.trust);
     identity.server_time_ms = accepted.time_ms;
     identity
 }

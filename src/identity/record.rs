@@ -7,11 +7,13 @@
 //!   "node_id": "node_01…", "role": "node", "site": "fsn1", "pool": "pool_01…",
 //!   "certificate_chain": ["-----BEGIN CERTIFICATE-----\n…"],
 //!   "trust_bundle": {"payload": "…", "payloadType": "…", "signatures": […]},
+//!   "trust_chain": [{"payload": …}, …],
 //!   "server_time_ms": 1790000000000
 //! }
 //! ```
 //!
-//! The leaf comes first in the chain. Members that this version does not know are kept when the file is
+//! The leaf comes first in the chain. `trust_chain` has the bundles that lead from the configured signing
+//! pin to `trust_bundle`, oldest first; it is absent when the pin's own key signed that. Members that this version does not know are kept when the file is
 //! written again, so that a binary rolled back to loses nothing of a newer one's. `version` grows only
 //! when an older binary must not use the file at all.
 
@@ -20,7 +22,9 @@ use std::fmt::{self, Write as _};
 
 use nanoserde::DeJson;
 
+use super::trust::{self, Configured, Trust};
 use crate::crypto::certificate::Certificate;
+use crate::crypto::envelope;
 use crate::crypto::json::{self, quote};
 use crate::crypto::pem;
 
@@ -45,6 +49,8 @@ pub struct Identity {
     pub certificate_chain: Vec<Vec<u8>>,
     /// The signed trust bundle, a DSSE envelope in JSON; empty when the join brought none.
     pub trust_bundle: String,
+    /// The bundles that lead to it, oldest first, each a DSSE envelope in JSON.
+    pub trust_chain: Vec<String>,
     /// The latest time a server is known to have given, Unix milliseconds.
     pub server_time_ms: u64,
     /// Members of the file this version does not know: name and value, both as JSON.
@@ -129,6 +135,10 @@ impl Identity {
             Some(raw) if raw.starts_with('{') => raw.to_owned(),
             Some(_) => return Err(RecordError::Member("trust_bundle")),
         };
+        let trust_chain = match take_raw(&mut members, "trust_chain") {
+            None | Some("null") => Vec::new(),
+            Some(raw) => objects(raw).ok_or(RecordError::Member("trust_chain"))?,
+        };
         Ok(Self {
             spiffe_id: take(&mut members, "spiffe_id")?,
             node_id: take(&mut members, "node_id")?,
@@ -137,6 +147,7 @@ impl Identity {
             pool: take(&mut members, "pool")?,
             certificate_chain,
             trust_bundle,
+            trust_chain,
             server_time_ms: take(&mut members, "server_time_ms")?,
             unknown: members
                 .into_iter()
@@ -165,12 +176,39 @@ impl Identity {
         if !self.trust_bundle.is_empty() {
             member("\"trust_bundle\"", self.trust_bundle.trim());
         }
+        if !self.trust_chain.is_empty() {
+            let links = self.trust_chain.join(", ");
+            member("\"trust_chain\"", &format!("[{links}]"));
+        }
         member("\"server_time_ms\"", &self.server_time_ms.to_string());
         for (name, value) in &self.unknown {
             member(name, value);
         }
         text.push_str("\n}\n");
         text
+    }
+
+    /// Whom this node trusts, by its bundles and its configuration; and why not by all of them.
+    pub fn trust(&self, configured: Configured) -> (Trust, Option<Box<dyn Error>>) {
+        let bundles = self.trust_chain.iter().chain(Some(&self.trust_bundle));
+        let bundles = bundles.filter(|json| !json.is_empty());
+        let envelopes: Result<Vec<_>, _> = bundles
+            .map(|json| envelope::from_json(json.as_bytes()))
+            .collect();
+        match envelopes {
+            Ok(chain) => {
+                let (trust, error) = Trust::read(configured, chain);
+                (trust, error.map(Into::into))
+            }
+            Err(error) => (Trust::of(configured), Some(error.into())),
+        }
+    }
+
+    /// Takes down whom this node trusts.
+    pub fn set_trust(&mut self, trust: &Trust) {
+        let mut chain: Vec<String> = trust.chain().iter().map(envelope::to_json).collect();
+        self.trust_bundle = chain.pop().unwrap_or_default();
+        self.trust_chain = chain;
     }
 
     /// The node's own certificate.
@@ -224,6 +262,26 @@ fn members(text: &str) -> Option<Vec<(&str, &str)>> {
     Some(members)
 }
 
+/// The objects of a JSON array, each as it stands; `None` for other elements, and for too many.
+fn objects(text: &str) -> Option<Vec<String>> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    let mut objects = Vec::new();
+    let mut rest = inner.trim_matches(is_blank);
+    while !rest.is_empty() {
+        let (object, after) = rest.split_at_checked(value_length(rest))?;
+        let object = object.trim_end_matches(is_blank);
+        if !object.starts_with('{') || objects.len() >= trust::LINKS {
+            return None;
+        }
+        objects.push(object.to_owned());
+        rest = after
+            .strip_prefix(',')
+            .unwrap_or(after)
+            .trim_start_matches(is_blank);
+    }
+    Some(objects)
+}
+
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r')
 }
@@ -265,6 +323,7 @@ pub(crate) mod tests {
             pool: "pool_01".to_owned(),
             certificate_chain: vec![certificate_of(key)],
             trust_bundle: "{\"payload\":\"AA==\",\"signatures\":[{\"sig\":\"x,}:\"}]}".to_owned(),
+            trust_chain: vec!["{\"payload\":\"AQ==\", \"x\": [1, {}]}".to_owned(); 2],
             server_time_ms: 1_790_000_000_000,
             unknown: Vec::new(),
         }
@@ -412,6 +471,23 @@ pub(crate) mod tests {
             ),
             RecordError::Member("trust_bundle")
         ));
+        for other in [
+            "{}",
+            "[1]",
+            "[{}, []]",
+            &format!("[{}{{}}]", "{},".repeat(16)),
+        ] {
+            let text = text.replace("\"server_time_ms\"", "\"trust_chain_\"");
+            let text = text.replacen("\"trust_chain\": [", "\"gone\": [", 1);
+            let text = text.replace(
+                "\"trust_chain_\": 1790000000000",
+                &format!("\"trust_chain\": {other}"),
+            );
+            assert!(
+                matches!(read(&text), RecordError::Member("trust_chain")),
+                "{other}"
+            );
+        }
         for end in 0..text.len() - 1 {
             if text.is_char_boundary(end) && end + 1 < text.trim_end().len() {
                 let _ = read(&text[..end]);

@@ -4,6 +4,10 @@
 //! certificate, and `identity.json` replaces the former one in a single rename after the answer was
 //! verified. So a key without an identity is a join that did not end, and the next one takes the key up:
 //! the control plane then gives the same token the same certificate again.
+//!
+//! A renewal goes the same way beside the key there is: `node.key.next` is on the disk before the request,
+//! `identity.json` with the new certificate replaces the former one, and last `node.key.next` becomes
+//! `node.key`. Whatever was cut off, [`Store::load`] finds the certificate with its key.
 
 use std::error::Error;
 use std::fmt;
@@ -109,6 +113,8 @@ pub enum StoreError {
     TpmKey,
     /// A file could not be given to the account of `[helper]`.
     HandOver(&'static str, io::Error),
+    /// No key could be made.
+    Key(key::Error),
     /// No free name was left to move a file aside to.
     NoName(&'static str),
 }
@@ -134,6 +140,7 @@ impl fmt::Display for StoreError {
                 "cannot use {KEY}: it names a key in the TPM, and this bcd has no TPM support"
             ),
             Self::HandOver(name, _) => write!(f, "cannot give {name} to the [helper] user"),
+            Self::Key(_) => f.write_str("cannot make a key"),
             Self::NoName(name) => write!(f, "cannot move {name} aside: every name for it is taken"),
         }
     }
@@ -146,6 +153,7 @@ impl Error for StoreError {
             Self::File(error) => error.source(),
             Self::Newer(error) => Some(error),
             Self::HandOver(_, error) => Some(error),
+            Self::Key(error) => Some(error),
             Self::TpmKey | Self::NoName(_) => None,
         }
     }
@@ -236,6 +244,49 @@ impl Store {
             .write_atomic(IDENTITY, identity.to_json().as_bytes(), 0o600)?)
     }
 
+    /// The key of the next renewal, 0600 and on the disk when this returns: the one of a renewal that
+    /// was cut off, or else a new one. One that cannot be used is moved to `NAME.corrupt-<UTC>`.
+    ///
+    /// # Errors
+    /// It could not be read or written.
+    pub fn next_key(&self, present: &NodeKey, now_ms: u64) -> Result<NodeKey, StoreError> {
+        match self.load_key(NEXT_KEY)? {
+            Some(Ok(key)) if key.pin() != present.pin() => return Ok(key),
+            Some(Ok(_)) | None => {}
+            Some(Err(damage)) => {
+                self.set_aside(&damage, now_ms)?;
+            }
+        }
+        self.new_next_key()
+    }
+
+    /// A new key for the next renewal, in the place of one that the control plane refused.
+    ///
+    /// # Errors
+    /// It could not be made or written; the former file stands.
+    pub fn new_next_key(&self) -> Result<NodeKey, StoreError> {
+        let key = NodeKey::generate().map_err(StoreError::Key)?;
+        let pem = key.to_pem();
+        self.dir.write_atomic(NEXT_KEY, pem.as_bytes(), 0o600)?;
+        Ok(key)
+    }
+
+    /// Stores what a renewal brought, and only then makes its key the node key. A crash between the
+    /// two is mended by the next [`load`](Self::load).
+    ///
+    /// # Errors
+    /// The identity could not be written, and the former stands; or it is stored, and the key waits for
+    /// the next load.
+    pub fn complete_renewal(&self, identity: &Identity) -> Result<(), StoreError> {
+        self.save_identity(identity)?;
+        Ok(self.dir.rename(NEXT_KEY, KEY)?)
+    }
+
+    /// Whether a server's time is worth writing down beside the one that was.
+    pub fn is_due(kept_ms: u64, server_time_ms: u64) -> bool {
+        server_time_ms >= kept_ms.saturating_add(SERVER_TIME_STEP_MS)
+    }
+
     /// Notes a later time that a server gave, so that a clock that jumps back revives no expired
     /// certificate. Written down once an hour at most; `false` when that is not due.
     ///
@@ -246,7 +297,7 @@ impl Store {
         identity: &mut Identity,
         server_time_ms: u64,
     ) -> Result<bool, StoreError> {
-        if server_time_ms < identity.server_time_ms.saturating_add(SERVER_TIME_STEP_MS) {
+        if !Self::is_due(identity.server_time_ms, server_time_ms) {
             return Ok(false);
         }
         identity.server_time_ms = server_time_ms;

@@ -18,7 +18,8 @@ use crate::crypto::der;
 use crate::crypto::digest::sha256;
 use crate::crypto::envelope::{self, Purpose};
 use crate::crypto::pin::Pin;
-use crate::proto::{DecodeError, Envelope, JoinResult, Message, Role, TrustBundle};
+use crate::identity::trust::{Trust, TrustError};
+use crate::proto::{DecodeError, Envelope, JoinResult, Message, Role};
 use crate::sys::utc::Utc;
 
 /// Certificates in a chain, and bytes of each: docs/protocol.md 3.
@@ -35,8 +36,10 @@ pub struct Expected<'a> {
     pub role: Role,
     /// The configured site; empty when the node does not know it.
     pub site: &'a str,
-    /// `join_signing_key_pin`.
-    pub signing_pin: &'a Pin,
+    /// The node's SPIFFE id, when it has one: a renewal.
+    pub spiffe_id: Option<&'a str>,
+    /// Whom the node trusts so far.
+    pub trust: &'a Trust,
     /// When this program was built, Unix time in milliseconds.
     pub build_time_ms: u64,
 }
@@ -45,8 +48,8 @@ pub struct Expected<'a> {
 #[derive(Debug)]
 pub struct Accepted {
     pub result: JoinResult,
-    /// `result.trust_bundle`, verified and parsed.
-    pub bundle: TrustBundle,
+    /// Whom the node trusts from now on: with `result.trust_bundle`, unless it held a later one.
+    pub trust: Trust,
     /// The time by the JoinService's signed word, Unix time in milliseconds. The answer is for
     /// this very CSR, so it is no older than the request.
     pub time_ms: u64,
@@ -57,8 +60,11 @@ pub struct Accepted {
 pub enum Refused {
     /// The answer holds neither a result nor a deferral.
     Empty,
-    /// No signature of the pinned signing key holds for this purpose.
-    Signature { pin: Pin, source: envelope::Error },
+    /// No signature of a trusted signing key holds for this purpose.
+    Signature {
+        trusted: Vec<Pin>,
+        source: envelope::Error,
+    },
     /// Signed, but not a `JoinResult`.
     Malformed(DecodeError),
     /// It answers another CSR.
@@ -78,16 +84,21 @@ pub enum Refused {
         spiffe_id: String,
         names: Vec<String>,
     },
+    /// A renewal's answer is for another node than this.
+    OtherIdentity { own: String, got: String },
     /// It is for another role.
     OtherRole { asked: &'static str, got: String },
     /// It is for another site.
     OtherSite { configured: String, got: String },
     /// There is no trust bundle.
     NoTrustBundle,
-    /// The trust bundle is not signed by the pinned signing key.
-    BundleSignature { pin: Pin, source: envelope::Error },
-    /// The trust bundle is signed, but not a `TrustBundle`.
-    BundleMalformed(DecodeError),
+    /// The trust bundle is not signed by a trusted signing key.
+    BundleSignature {
+        trusted: Vec<Pin>,
+        source: envelope::Error,
+    },
+    /// The trust bundle is signed, but not one to use.
+    Bundle(TrustError),
     /// The chain leads to no node CA of the trust bundle.
     Untrusted(webpki::Error),
     /// The leaf is not valid at the signed time.
@@ -108,18 +119,24 @@ pub fn role_word(role: Role) -> Option<&'static str> {
     }
 }
 
+/// The role of this word; unspecified for another.
+pub fn role_named(word: &str) -> Role {
+    [Role::NODE, Role::SITE, Role::RAMDISK]
+        .into_iter()
+        .find(|role| role_word(*role) == Some(word))
+        .unwrap_or_default()
+}
+
 /// Checks `answer`.
 ///
 /// # Errors
 /// The first check that fails, in the order of docs/protocol.md 5.3.
 pub fn judge(answer: &Envelope, expected: &Expected<'_>) -> Result<Accepted, Refused> {
-    let signature = |source| Refused::Signature {
-        pin: *expected.signing_pin,
-        source,
+    let trusted = expected.trust.signers();
+    let payload = match envelope::verify_pinned(answer, Purpose::JoinResponse, &trusted) {
+        Ok(payload) => payload,
+        Err(source) => return Err(Refused::Signature { trusted, source }),
     };
-    let pins = std::slice::from_ref(expected.signing_pin);
-    let payload =
-        envelope::verify_pinned(answer, Purpose::JoinResponse, pins).map_err(signature)?;
     let result = JoinResult::decode(payload).map_err(Refused::Malformed)?;
     if result.csr_sha256 != sha256(expected.csr) {
         return Err(Refused::OtherCsr);
@@ -129,16 +146,26 @@ pub fn judge(answer: &Envelope, expected: &Expected<'_>) -> Result<Accepted, Ref
         return Err(Refused::OtherKey);
     }
     names(&result, &leaf)?;
+    if let Some(own) = expected.spiffe_id
+        && own != result.spiffe_id
+    {
+        return Err(Refused::OtherIdentity {
+            own: own.to_owned(),
+            got: result.spiffe_id.clone(),
+        });
+    }
     role_and_site(&result, expected)?;
 
     let signed = result.trust_bundle.as_ref().ok_or(Refused::NoTrustBundle)?;
-    let bundle = envelope::verify_pinned(signed, Purpose::TrustBundle, pins).map_err(|source| {
-        Refused::BundleSignature {
-            pin: *expected.signing_pin,
-            source,
+    let trust = match expected.trust.take(signed) {
+        Ok(Some(trust)) => trust,
+        // A control plane that was set back: what is held stays, and the chain must lead to its CAs.
+        Ok(None) | Err(TrustError::Older { .. }) => expected.trust.clone(),
+        Err(TrustError::Signature(source)) => {
+            return Err(Refused::BundleSignature { trusted, source });
         }
-    })?;
-    let bundle = TrustBundle::decode(bundle).map_err(Refused::BundleMalformed)?;
+        Err(error) => return Err(Refused::Bundle(error)),
+    };
 
     // The answer is made for this CSR, so its clock is right now, and this host's may not be.
     let server_time_ms = u64::try_from(result.server_time_ms).unwrap_or(0);
@@ -152,10 +179,10 @@ pub fn judge(answer: &Envelope, expected: &Expected<'_>) -> Result<Accepted, Ref
             at: signed_s,
         });
     }
-    chain(&result, &bundle, time_ms).map_err(Refused::Untrusted)?;
+    chain(&result, &trust, time_ms).map_err(Refused::Untrusted)?;
     Ok(Accepted {
         result,
-        bundle,
+        trust,
         time_ms,
     })
 }
@@ -247,16 +274,16 @@ pub fn is_node_id(id: &str) -> bool {
 }
 
 /// The chain leads to a node CA of the bundle, and is for clients.
-fn chain(result: &JoinResult, bundle: &TrustBundle, time_ms: u64) -> Result<(), webpki::Error> {
+fn chain(result: &JoinResult, trust: &Trust, time_ms: u64) -> Result<(), webpki::Error> {
     let certificates: Vec<CertificateDer<'_>> = result
         .certificate_chain
         .iter()
         .map(|der| CertificateDer::from(der.as_slice()))
         .collect();
-    let cas: Vec<CertificateDer<'_>> = bundle
-        .node_cas
-        .iter()
-        .map(|der| CertificateDer::from(der.as_slice()))
+    let cas: Vec<CertificateDer<'_>> = trust
+        .node_cas()
+        .into_iter()
+        .map(CertificateDer::from)
         .collect();
     let anchors: Vec<_> = cas
         .iter()
@@ -281,14 +308,20 @@ fn chain(result: &JoinResult, bundle: &TrustBundle, time_ms: u64) -> Result<(), 
         .map(|_| ())
 }
 
+fn listed(pins: &[Pin]) -> String {
+    let pins: Vec<String> = pins.iter().map(Pin::to_string).collect();
+    pins.join(" or ")
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("it holds neither a certificate nor a deferral"),
-            Self::Signature { pin, .. } => write!(
+            Self::Signature { trusted, .. } => write!(
                 f,
-                "it is not signed by the JoinService key pinned by join_signing_key_pin ({pin}); compare the \
-                 pin with `better-compute pki pins`"
+                "it is not signed by the JoinService key pinned by join_signing_key_pin ({}); compare the \
+                 pin with `better-compute pki pins`",
+                listed(trusted)
             ),
             Self::Malformed(_) => f.write_str("its signed payload is no JoinResult"),
             Self::OtherCsr => {
@@ -319,6 +352,9 @@ impl fmt::Display for Refused {
                 f,
                 "its leaf must carry the SPIFFE id {spiffe_id} as its only URI name, and carries {names:?}"
             ),
+            Self::OtherIdentity { own, got } => {
+                write!(f, "it is for {got:?}, and this node is {own}")
+            }
             Self::OtherRole { asked, got } => {
                 write!(f, "it is for the role {got}, and {asked} was asked for")
             }
@@ -327,11 +363,15 @@ impl fmt::Display for Refused {
                 "it is for the site {got:?}, and this node is configured for {configured:?}"
             ),
             Self::NoTrustBundle => f.write_str("it has no trust bundle"),
-            Self::BundleSignature { pin, .. } => write!(
+            Self::BundleSignature { trusted, .. } => write!(
                 f,
-                "its trust bundle is not signed by the JoinService key pinned by join_signing_key_pin ({pin})"
+                "its trust bundle is not signed by the JoinService key pinned by join_signing_key_pin ({})",
+                listed(trusted)
             ),
-            Self::BundleMalformed(_) => f.write_str("its trust bundle cannot be read"),
+            Self::Bundle(TrustError::Malformed(_)) => {
+                f.write_str("its trust bundle cannot be read")
+            }
+            Self::Bundle(_) => f.write_str("its trust bundle cannot be used"),
             Self::Untrusted(_) => {
                 f.write_str("its certificate chain leads to no node CA of its trust bundle")
             }
@@ -355,7 +395,8 @@ impl Error for Refused {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Signature { source, .. } | Self::BundleSignature { source, .. } => Some(source),
-            Self::Malformed(source) | Self::BundleMalformed(source) => Some(source),
+            Self::Malformed(source) | Self::Bundle(TrustError::Malformed(source)) => Some(source),
+            Self::Bundle(source) => Some(source),
             Self::Unreadable { source, .. } => Some(source),
             Self::Untrusted(source) => Some(source),
             _ => None,

@@ -212,6 +212,96 @@ fn a_renewal_cut_short_after_its_certificate_is_finished() {
 }
 
 #[test]
+fn load_finds_the_identity_in_every_combination_of_files() {
+    let (old, new, other) = (
+        NodeKey::generate().unwrap(),
+        NodeKey::generate().unwrap(),
+        NodeKey::generate().unwrap(),
+    );
+    let pem = |key: &NodeKey| Some(key.to_pem().to_string());
+    let of = |key: &NodeKey| Some(identity_of(key).to_json());
+    let torn = || Some("-----BEGIN PRIVATE KEY-----\nMII".to_owned());
+    let none = || None::<String>;
+    let joined = |key: &NodeKey| format!("joined {}", key.pin());
+    let damaged = || "damaged".to_owned();
+    // identity.json, node.key, node.key.next -> what is found, the files left
+    #[rustfmt::skip]
+    let table = [
+        // Before, during and after a renewal's request.
+        (of(&old), pem(&old), none(), joined(&old), "identity.json node.key"),
+        (of(&old), pem(&old), pem(&new), joined(&old), "identity.json node.key node.key.next"),
+        (of(&old), pem(&old), torn(), joined(&old), "identity.json node.key node.key.next"),
+        // The certificate is stored: before, and after the key was promoted.
+        (of(&new), pem(&old), pem(&new), joined(&new), "identity.json node.key"),
+        (of(&new), pem(&new), none(), joined(&new), "identity.json node.key"),
+        // A former key that is gone or torn does not matter then.
+        (of(&new), none(), pem(&new), joined(&new), "identity.json node.key"),
+        (of(&new), torn(), pem(&new), joined(&new), "identity.json node.key"),
+        // No key fits: damaged, and everything stays where it is.
+        (of(&new), pem(&old), pem(&other), damaged(), "identity.json node.key node.key.next"),
+        (of(&new), pem(&old), torn(), damaged(), "identity.json node.key node.key.next"),
+        (of(&new), pem(&old), none(), damaged(), "identity.json node.key"),
+        (of(&new), none(), none(), damaged(), "identity.json"),
+        (torn(), pem(&old), pem(&new), damaged(), "identity.json node.key node.key.next"),
+        // No identity: a next key alone is no join's key.
+        (none(), pem(&old), pem(&new), format!("pending {}", old.pin()), "node.key node.key.next"),
+        (none(), none(), pem(&new), "not joined".to_owned(), "node.key.next"),
+        (none(), none(), torn(), "not joined".to_owned(), "node.key.next"),
+    ];
+    for (row, (identity, key, next, found, left)) in table.into_iter().enumerate() {
+        let store = store();
+        let files = [(IDENTITY, &identity), (KEY, &key), (NEXT_KEY, &next)];
+        for (name, text) in files {
+            if let Some(text) = text {
+                write(&store, name, text);
+            }
+        }
+        // A load that promoted a key finds the same again.
+        for _ in 0..2 {
+            let state = match store.load().unwrap() {
+                State::NotJoined => "not joined".to_owned(),
+                State::PendingKey(key) => format!("pending {}", key.pin()),
+                State::Joined(joined) => format!("joined {}", joined.key.pin()),
+                State::Damaged(_) => "damaged".to_owned(),
+            };
+            assert_eq!(state, found, "row {row}");
+            assert_eq!(names(&store).join(" "), left, "row {row}");
+        }
+        if let (true, Some(text)) = (found != "damaged", &identity) {
+            let now = std::fs::read_to_string(store.dir.join(IDENTITY)).unwrap();
+            assert_eq!(&now, text, "row {row}");
+        }
+    }
+}
+
+#[test]
+fn a_renewal_takes_up_the_key_it_was_cut_off_with_and_sets_a_damaged_one_aside() {
+    let store = store();
+    let present = NodeKey::generate().unwrap();
+    store.save_key(&present).unwrap();
+    store.save_identity(&identity_of(&present)).unwrap();
+    let next = store.next_key(&present, NOW).unwrap();
+    assert_eq!(store.next_key(&present, NOW).unwrap().pin(), next.pin());
+    let mode = std::fs::metadata(store.dir.join(NEXT_KEY)).unwrap();
+    assert_eq!(mode.permissions().mode() & 0o7777, 0o600);
+    // After a refusal, another one.
+    let another = store.new_next_key().unwrap();
+    assert_ne!(another.pin(), next.pin());
+    // Never the present one.
+    write(&store, NEXT_KEY, &present.to_pem());
+    assert_ne!(store.next_key(&present, NOW).unwrap().pin(), present.pin());
+    write(&store, NEXT_KEY, "torn");
+    let next = store.next_key(&present, NOW).unwrap();
+    assert!(names(&store).contains(&"node.key.next.corrupt-20260926T114200Z".to_owned()));
+
+    store.complete_renewal(&identity_of(&next)).unwrap();
+    assert!(
+        matches!(store.load().unwrap(), State::Joined(joined) if joined.key.pin() == next.pin())
+    );
+    assert!(!names(&store).contains(&NEXT_KEY.to_owned()));
+}
+
+#[test]
 fn a_reset_moves_everything_and_deletes_nothing() {
     let store = store();
     assert!(store.reset(NOW).unwrap().is_empty());

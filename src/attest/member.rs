@@ -1,0 +1,522 @@
+//! This node as a member of its fleet: who it is, with which key, whom it trusts and what time it is,
+//! all of which may change while it runs. Session and renewal share one [`Member`].
+//!
+//! What changes is on the disk before it is in use. `bcd join --reset` may put another identity there
+//! meanwhile: nothing is ever written over that.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+
+use super::gateway::{self, Gateway};
+use super::join::Accepted;
+use crate::config::Config;
+use crate::crypto::envelope::{self, Purpose};
+use crate::crypto::key::NodeKey;
+use crate::crypto::pin::Pin;
+use crate::identity::record::Identity;
+use crate::identity::store::{Joined, State, Store, StoreError};
+use crate::identity::trust::{Configured, Trust, TrustError};
+use crate::proto::{Envelope, Message, ServerTime};
+use crate::rt::{self, BlockingError};
+use crate::sys::log::{self, Level, Value};
+use crate::sys::utc::Utc;
+use crate::sys::{clock, fs};
+use crate::wire::grpc::client::Endpoint;
+
+/// What to do when the trust of this node has fallen behind its fleet's.
+const NEW_PINS: &str =
+    "put the pins that `better-compute pki pins` prints into config.toml, and restart bcd node";
+
+/// A node that has joined. Clones are the same one.
+#[derive(Clone)]
+pub struct Member(Rc<Inner>);
+
+struct Inner {
+    store: Arc<Store>,
+    gateway: Gateway,
+    node_id: Rc<str>,
+    present: RefCell<Present>,
+    /// The latest server time, for judging certificates.
+    server_time_ms: Arc<AtomicU64>,
+    /// The last time that was told by signature in this process: the monotonic clock then, and Unix
+    /// time in milliseconds.
+    told: Cell<Option<(Duration, u64)>>,
+    /// The identity changed since the last dial.
+    moved: Bell,
+    /// Something is to be told to the renewal.
+    asked: Bell,
+    ask: Cell<Option<Ask>>,
+}
+
+/// What may change.
+struct Present {
+    identity: Identity,
+    key: Rc<NodeKey>,
+    trust: Trust,
+    /// With this node's certificate.
+    tls: Arc<ClientConfig>,
+}
+
+/// Why the renewal shall look at its plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The time is better known than before.
+    Time,
+    /// The control plane wants a renewal within this span.
+    Within(Duration),
+    /// The gateway does not take the certificate.
+    NotAccepted,
+}
+
+/// Why something was not written.
+#[derive(Debug)]
+pub enum KeepError {
+    Store(StoreError),
+    /// Another identity stands in its place, or none.
+    NotOurs,
+    Thread(BlockingError),
+}
+
+impl Member {
+    /// The member of `config` whose identity was loaded from `store`.
+    ///
+    /// # Errors
+    /// The gateway's name is none, or the key does not fit TLS.
+    pub fn new(
+        config: &Config,
+        store: Store,
+        joined: Joined,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let configured = Configured {
+            serving_ca: config.serving_ca_spki_pin,
+            join_signing: config.join_signing_key_pin,
+        };
+        let Joined { identity, key } = joined;
+        let (trust, error) = identity.trust(configured);
+        if let Some(error) = error {
+            let fields = [
+                ("error", Value::Chain(&*error)),
+                ("do", Value::Text(NEW_PINS)),
+            ];
+            log::event(Level::Warn, "identity.trust_bundle_ignored", &fields);
+        }
+        let server_time_ms = Arc::new(AtomicU64::new(identity.server_time_ms));
+        let tls = tls(&trust, &server_time_ms, Some((&identity, &key)))?;
+        Ok(Self(Rc::new(Inner {
+            store: Arc::new(store),
+            gateway: Gateway::of(config)?,
+            node_id: identity.node_id.as_str().into(),
+            present: RefCell::new(Present {
+                identity,
+                key: Rc::new(key),
+                trust,
+                tls,
+            }),
+            server_time_ms,
+            told: Cell::new(None),
+            moved: Bell::default(),
+            asked: Bell::default(),
+            ask: Cell::new(None),
+        })))
+    }
+
+    /// This node's id, which never changes.
+    pub fn node_id(&self) -> &Rc<str> {
+        &self.0.node_id
+    }
+
+    /// Its gateway.
+    pub fn gateway(&self) -> &Gateway {
+        &self.0.gateway
+    }
+
+    /// The TLS of a session that is opened now, with the certificate there is now. Says in the log when
+    /// that has expired.
+    pub fn dial(&self) -> Arc<ClientConfig> {
+        self.0.moved.silence();
+        let until = self.valid_s().1;
+        if self.trusted_ms() > milliseconds(until) {
+            let fields = [
+                ("node", Value::Text(&self.0.node_id)),
+                ("not_after", Value::Shown(&Utc::from_seconds(until))),
+                (
+                    "do",
+                    Value::Text(
+                        "set this host's clock if it is wrong; bcd node asks for a new certificate by itself, \
+                         and identity.renewal_failed says why it gets none",
+                    ),
+                ),
+            ];
+            log::event(Level::Error, "identity.expired", &fields);
+        }
+        self.0.present.borrow().tls.clone()
+    }
+
+    /// Waits until the identity has changed since the last [`dial`](Self::dial): a session shall then
+    /// be opened anew. One at a time may wait.
+    pub fn moved(&self) -> impl Future<Output = ()> + '_ {
+        self.0.moved.rung()
+    }
+
+    /// The version of the trust bundle in force; 0: none.
+    pub fn trust_version(&self) -> u64 {
+        self.0.present.borrow().trust.version()
+    }
+
+    /// Pins of the keys that may sign specs, bundles and the time.
+    pub fn signers(&self) -> Rc<[Pin]> {
+        self.0.present.borrow().trust.signers().into()
+    }
+
+    /// The time certificates are judged by, Unix time in milliseconds.
+    pub fn trusted_ms(&self) -> u64 {
+        clock::trusted_ms(self.0.server_time_ms.load(Ordering::Relaxed))
+    }
+
+    /// The best guess of the true time: what the control plane signed in this process and what has
+    /// passed since, else trusted time. Unix time in milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        match self.0.told.get() {
+            Some((then, time_ms)) => {
+                let since = clock::monotonic().saturating_sub(then).as_millis();
+                time_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+            }
+            None => self.trusted_ms(),
+        }
+    }
+
+    /// From when to when the certificate is valid, Unix time in seconds.
+    pub fn valid_s(&self) -> (i64, i64) {
+        let present = self.0.present.borrow();
+        // An identity is never loaded or stored without a leaf that reads.
+        present
+            .identity
+            .leaf()
+            .map_or((0, 0), |leaf| (leaf.not_before, leaf.not_after))
+    }
+
+    /// The gateway signed the time. Kept an hour's step at a time; a time that no trusted key signed
+    /// counts for nothing.
+    pub async fn welcomed(&self, signed_time: Option<&Envelope>) {
+        let Some(signed) = signed_time else { return };
+        let time = envelope::verify_pinned(signed, Purpose::ServerTime, &self.signers())
+            .map_err(|error| error.to_string())
+            .and_then(|payload| ServerTime::decode(payload).map_err(|error| error.to_string()));
+        match time {
+            Ok(time) => self.told_time(u64::try_from(time.time_ms).unwrap_or(0)),
+            Err(why) => {
+                let fields = [("error", Value::Text(&why)), ("do", Value::Text(NEW_PINS))];
+                log::event(Level::Warn, "identity.time_not_signed", &fields);
+                return;
+            }
+        }
+        let time_ms = self.0.server_time_ms.load(Ordering::Relaxed);
+        let kept_ms = self.0.present.borrow().identity.server_time_ms;
+        if !Store::is_due(kept_ms, time_ms) {
+            return;
+        }
+        match self
+            .keep(move |identity| identity.server_time_ms = time_ms)
+            .await
+        {
+            Ok(_) => self.0.present.borrow_mut().identity.server_time_ms = time_ms,
+            Err(error) => {
+                let fields = [("error", Value::Chain(&error))];
+                log::event(Level::Warn, "identity.time_not_kept", &fields);
+            }
+        }
+    }
+
+    fn told_time(&self, time_ms: u64) {
+        self.0.told.set(Some((clock::monotonic(), time_ms)));
+        // Never past the end of our own certificate: a control plane with a mad clock must not be able
+        // to make everything look expired for good.
+        let time_ms = time_ms.min(milliseconds(self.valid_s().1));
+        self.0.server_time_ms.fetch_max(time_ms, Ordering::Relaxed);
+        self.tell(Ask::Time);
+    }
+
+    /// A trust bundle came. The version that is held afterwards, stored and in use, unless this one does
+    /// not hold; then the log says why.
+    pub async fn take_bundle(&self, signed: &Envelope) -> Option<u64> {
+        let taken = self.0.present.borrow().trust.take(signed);
+        let trust = match taken {
+            Ok(Some(trust)) => trust,
+            Ok(None) => return Some(self.trust_version()),
+            Err(error) => {
+                let mut fields = vec![("error", Value::Chain(&error))];
+                if let TrustError::Signature(_) | TrustError::Long = error {
+                    fields.push(("do", Value::Text(NEW_PINS)));
+                }
+                log::event(Level::Warn, "trust.refused", &fields);
+                return None;
+            }
+        };
+        let kept = trust.clone();
+        if let Err(error) = self.keep(move |identity| identity.set_trust(&kept)).await {
+            let fields = [("error", Value::Chain(&error))];
+            log::event(Level::Error, "trust.not_stored", &fields);
+            return None;
+        }
+        let version = trust.version();
+        let tls = {
+            let present = self.0.present.borrow();
+            // A renewal may have brought a later one meanwhile.
+            if present.trust.version() >= version {
+                return Some(present.trust.version());
+            }
+            let own = (&present.identity, &*present.key);
+            tls(&trust, &self.0.server_time_ms, Some(own))
+        };
+        let mut present = self.0.present.borrow_mut();
+        present.identity.set_trust(&trust);
+        present.trust = trust;
+        match tls {
+            Ok(tls) => present.tls = tls,
+            Err(error) => {
+                let fields = [("error", Value::Chain(&error))];
+                log::event(Level::Error, "trust.tls", &fields);
+            }
+        }
+        let fields = [("version", Value::Number(version))];
+        log::event(Level::Info, "trust.taken", &fields);
+        Some(version)
+    }
+
+    /// The control plane wants a renewal within this span.
+    pub fn renew_within(&self, span: Duration) {
+        self.tell(Ask::Within(span));
+    }
+
+    /// The gateway does not take this node's certificate: a renewal may bring one that it takes.
+    pub fn not_accepted(&self) {
+        self.tell(Ask::NotAccepted);
+    }
+
+    fn tell(&self, ask: Ask) {
+        // What asks for more stays.
+        match (self.0.ask.get(), ask) {
+            (Some(_), Ask::Time) | (Some(Ask::NotAccepted), _) => {}
+            _ => self.0.ask.set(Some(ask)),
+        }
+        self.0.asked.ring();
+    }
+
+    /// For the renewal: waits until something was told.
+    pub(super) async fn asked(&self) -> Ask {
+        loop {
+            self.0.asked.rung().await;
+            if let Some(ask) = self.0.ask.take() {
+                return ask;
+            }
+        }
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.0.store
+    }
+
+    pub(super) fn key(&self) -> Rc<NodeKey> {
+        self.0.present.borrow().key.clone()
+    }
+
+    pub(super) fn trust(&self) -> Trust {
+        self.0.present.borrow().trust.clone()
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.0.present.borrow().identity.clone()
+    }
+
+    /// How to call without a certificate.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, rustls::Error> {
+        let present = self.0.present.borrow();
+        let tls = tls(&present.trust, &self.0.server_time_ms, None)?;
+        Ok(self.0.gateway.endpoint(&tls))
+    }
+
+    /// A renewal was answered with `accepted`, for `key`: stored, then in use. When the certificate ends.
+    pub(super) async fn renewed(&self, accepted: Accepted, key: NodeKey) -> Result<i64, KeepError> {
+        let Accepted {
+            result,
+            trust,
+            time_ms,
+        } = accepted;
+        let (chain, kept) = (result.certificate_chain, trust.clone());
+        let identity = self
+            .locked(move |store, mut identity| {
+                identity.certificate_chain = chain;
+                // What the session took meanwhile stays.
+                if kept.version() > version_on_disk(&identity, &kept) {
+                    identity.set_trust(&kept);
+                }
+                identity.server_time_ms = identity.server_time_ms.max(time_ms);
+                store.complete_renewal(&identity)?;
+                Ok(identity)
+            })
+            .await?;
+        let tls = {
+            let present = self.0.present.borrow();
+            let trust = match present.trust.version() > trust.version() {
+                true => &present.trust,
+                false => &trust,
+            };
+            tls(trust, &self.0.server_time_ms, Some((&identity, &key)))
+        };
+        let mut present = self.0.present.borrow_mut();
+        present.identity = identity;
+        present.key = Rc::new(key);
+        if trust.version() > present.trust.version() {
+            present.trust = trust;
+        }
+        match tls {
+            Ok(tls) => present.tls = tls,
+            Err(error) => {
+                let fields = [("error", Value::Chain(&error))];
+                log::event(Level::Error, "identity.tls", &fields);
+            }
+        }
+        drop(present);
+        self.told_time(time_ms);
+        self.0.moved.ring();
+        Ok(self.valid_s().1)
+    }
+
+    /// Changes the identity on the disk.
+    async fn keep(
+        &self,
+        change: impl FnOnce(&mut Identity) + Send + 'static,
+    ) -> Result<Identity, KeepError> {
+        self.locked(|store, mut identity| {
+            change(&mut identity);
+            store.save_identity(&identity)?;
+            Ok(identity)
+        })
+        .await
+    }
+
+    /// Runs `work` on a thread of its own, with the directory locked and the identity as it stands on
+    /// the disk, which must be the one this node runs with.
+    async fn locked(
+        &self,
+        work: impl FnOnce(&Store, Identity) -> Result<Identity, StoreError> + Send + 'static,
+    ) -> Result<Identity, KeepError> {
+        let store = self.0.store.clone();
+        let own = self.0.present.borrow().identity.certificate_chain.clone();
+        let done = rt::blocking("identity", move || {
+            let _lock = lock(store.dir())?;
+            match store.load().map_err(KeepError::Store)? {
+                State::Joined(on_disk) if on_disk.identity.certificate_chain == own => {
+                    work(&store, on_disk.identity).map_err(KeepError::Store)
+                }
+                _ => Err(KeepError::NotOurs),
+            }
+        });
+        done.await.map_err(KeepError::Thread)?
+    }
+}
+
+/// The version of the bundle in an identity, by the links of `known` that it has; 0: none of them.
+fn version_on_disk(identity: &Identity, known: &Trust) -> u64 {
+    use crate::proto::TrustBundle;
+    if identity.trust_bundle.is_empty() || known.version() == 0 {
+        return 0;
+    }
+    envelope::from_json(identity.trust_bundle.as_bytes())
+        .ok()
+        .and_then(|envelope| TrustBundle::decode(&envelope.payload).ok())
+        .map_or(0, |bundle| bundle.version)
+}
+
+fn tls(
+    trust: &Trust,
+    server_time_ms: &Arc<AtomicU64>,
+    own: Option<(&Identity, &NodeKey)>,
+) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let mark = Arc::clone(server_time_ms);
+    let trusted = move || clock::trusted_ms(mark.load(Ordering::Relaxed));
+    let own = own.map(|(identity, key)| {
+        let chain = identity.certificate_chain.iter();
+        let chain = chain.map(|der| CertificateDer::from(der.clone()));
+        (chain.collect(), key.to_rustls())
+    });
+    gateway::tls(trust.serving_pins(), trusted, own)
+}
+
+/// The directory for this process alone: `bcd join` has it for an instant now and then.
+fn lock(dir: &fs::Dir) -> Result<fs::Lock, KeepError> {
+    let mut tries = 0;
+    loop {
+        match dir.lock() {
+            Err(error) if error.is_locked() && tries < 50 => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            locked => return locked.map_err(|error| KeepError::Store(error.into())),
+        }
+    }
+}
+
+fn milliseconds(seconds: i64) -> u64 {
+    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
+}
+
+/// Wakes one waiter; rung before anybody waits, it is heard by the next.
+#[derive(Default)]
+struct Bell {
+    rung: Cell<bool>,
+    waiter: Cell<Option<Waker>>,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.set(true);
+        if let Some(waiter) = self.waiter.take() {
+            waiter.wake();
+        }
+    }
+
+    fn silence(&self) {
+        self.rung.set(false);
+    }
+
+    fn rung(&self) -> impl Future<Output = ()> + '_ {
+        poll_fn(|context| {
+            if self.rung.replace(false) {
+                return Poll::Ready(());
+            }
+            self.waiter.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+    }
+}
+
+impl std::fmt::Display for KeepError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(f),
+            Self::NotOurs => f.write_str(
+                "identity.json is another one than this node runs with: restart bcd node",
+            ),
+            Self::Thread(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for KeepError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store(error) => error.source(),
+            Self::NotOurs => None,
+            Self::Thread(error) => error.source(),
+        }
+    }
+}
