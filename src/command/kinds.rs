@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::machine::{Failure, Outcome};
 use super::work::Context;
 use super::{logs, reboot};
+use crate::facts;
 use crate::proto::{DecodeError, Message};
 
 /// What holds for all commands of a kind.
@@ -35,9 +36,10 @@ pub enum WhenBusy {
 pub enum Job {
     Reboot(reboot::Reboot),
     Logs(logs::Collect),
+    Facts,
 }
 
-pub static KINDS: [Kind; 2] = [
+pub static KINDS: [Kind; 3] = [
     Kind {
         name: "node.reboot",
         at_once: 1,
@@ -55,6 +57,15 @@ pub static KINDS: [Kind; 2] = [
         read: |params| logs::Collect::read(params).map(Job::Logs),
         restarted: None,
     },
+    Kind {
+        name: "node.facts",
+        at_once: 1,
+        when_busy: WhenBusy::Wait,
+        limit: Duration::from_secs(120),
+        // It takes none; what a later version sends is its own affair.
+        read: |_| Ok(Job::Facts),
+        restarted: None,
+    },
 ];
 
 impl Kind {
@@ -70,6 +81,7 @@ impl Job {
         let done = match self {
             Self::Reboot(reboot) => reboot.run(context),
             Self::Logs(collect) => collect.run(context),
+            Self::Facts => Ok(Outcome::Succeeded(facts::collect(None).encode_to_vec())),
         };
         match done {
             Ok(outcome) => outcome,

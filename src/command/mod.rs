@@ -10,7 +10,7 @@
 //!
 //! How the parts fit: `machine` is one command's life, `ledger` all commands', both pure; `record` is what
 //! the journal keeps; `engine` does what they say, and gives each command's work a thread. `kinds` is
-//! the table of what this bcd can do; `reboot`, `logs` do it; `outputs` keeps what is fetched later.
+//! the table of what this bcd can do; `reboot`, `logs` and the facts do it; `outputs` keeps what is fetched later.
 //!
 //! It refuses to do two things for one id, and to wake anybody while there is nothing to do.
 #![deny(

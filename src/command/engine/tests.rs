@@ -27,7 +27,15 @@ fn start(data_dir: &Path) -> Daemon {
         max_events: 100,
     };
     let dir = Dir::open(data_dir).unwrap();
-    let (journal, recovered) = Journal::open(&dir, "node_1", limits).unwrap();
+    // The threads of the daemon before let go of it in their own time.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let (journal, recovered) = loop {
+        match Journal::open(&dir, "node_1", limits) {
+            Ok(opened) => break opened,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
     let (sender, frames) = channel(4);
     let parts = Parts {
         journal: journal.clone(),
@@ -143,6 +151,20 @@ fn a_command_runs_and_its_end_is_in_the_journal_for_ever_after() {
         }
         rt::sleep(Duration::from_millis(100)).await;
         assert_eq!(daemon.states(3).await.len(), 3, "nothing ran again");
+        daemon.stop().await;
+    });
+}
+
+#[test]
+fn the_facts_are_a_result() {
+    let data_dir = scratch("engine-facts");
+    rt::block_on(async {
+        let daemon = start(&data_dir);
+        daemon.send(ID, "node.facts", vec![]).await;
+        let updates = daemon.updates(2).await;
+        assert_eq!(updates[1].state, CommandState::SUCCEEDED);
+        let facts = crate::proto::Facts::decode(&updates[1].result).unwrap();
+        assert!(facts.memory_bytes > 0);
         daemon.stop().await;
     });
 }
