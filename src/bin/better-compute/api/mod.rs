@@ -14,10 +14,11 @@
 
 mod downloads;
 mod operator;
+pub mod rotations;
 pub mod views;
 pub mod wellknown;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use bcd::sys::log::{self, Level, Value};
 use bcd::wire::http1::server::{Answer, Body, Limits, Request, serve};
 use nanoserde::SerJson;
 
+use self::rotations::Rotations;
 use self::views::{ErrorBody, ErrorView};
 use crate::gateway::{Gateway, TlsConfig};
 use crate::registry::Registry;
@@ -42,12 +44,13 @@ pub struct Api {
     /// `/api/compute`: starts with a slash, ends without one, or empty.
     pub base_path: String,
     /// The well-known document.
-    pub document: String,
+    pub document: Rc<RefCell<String>>,
     pub downloads: Option<Arc<Dir>>,
     /// SHA-256 of the admin token.
     pub admin: [u8; 32],
     pub registry: Registry,
     pub gateway: Rc<Gateway>,
+    pub rotations: Rc<dyn Rotations>,
 }
 
 /// A request that is not answered with what it asks for.
@@ -142,7 +145,7 @@ impl Api {
         let reads = matches!(request.method.as_str(), "GET" | "HEAD");
         if request.path == "/.well-known/better-compute" {
             return match reads {
-                true => Ok(answer(200, self.document.clone())),
+                true => Ok(answer(200, self.document.borrow().clone())),
                 false => Err(Refused::method("GET")),
             };
         }
