@@ -21,12 +21,15 @@ pub mod join_answer;
 pub mod join_token;
 pub mod json;
 pub mod jwk;
+pub mod machine_texts;
+pub mod netlink;
 pub mod pem;
 pub mod private_key;
 pub mod proto;
 pub mod spki;
 pub mod toml;
 pub mod url;
+pub mod vpd;
 pub mod wellknown;
 
 pub mod mutate;
@@ -58,6 +61,7 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 certificate config csr envelope grpc_client grpc_frames grpc_server grpc_status http_answer
-    http_request identity join_answer join_token json jwk pem private_key proto spki toml url wellknown
+    base64 certificate config csr envelope grpc_client grpc_frames grpc_server grpc_status
+    http_answer http_request identity join_answer join_token json jwk machine_texts netlink pem
+    private_key proto spki toml url vpd wellknown
 }

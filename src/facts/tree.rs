@@ -94,13 +94,12 @@ pub fn clean(bytes: &[u8]) -> String {
         .next()
         .unwrap_or_default();
     let line = String::from_utf8_lossy(line.get(..TEXT).unwrap_or(line));
-    let mut text: String = line.trim().chars().filter(|c| !c.is_control()).collect();
+    let mut text: String = line.chars().filter(|c| !c.is_control()).collect();
     // What was no text has grown in becoming some.
     while text.len() > TEXT {
         text.pop();
     }
-    text.truncate(text.trim_end().len());
-    text
+    text.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -150,6 +149,7 @@ pub mod tests {
             (b"", ""),
             (b"\n", ""),
             (b" \x01 ", ""),
+            (b"\x7f EPYC \x01", "EPYC"),
         ] {
             assert_eq!(clean(bytes), text);
         }
