@@ -1,7 +1,7 @@
 //! The parts of bcd. A module uses those of lower floors and its own, never a higher one's, and
 //! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
 //!
-//! Floors, lowest first: sys, rt, proto, wire, crypto, config, facts, journal, identity, attest, session,
+//! Floors, lowest first: sys, rt, proto, wire, crypto, config, journal, facts, identity, attest, session,
 //! converge, command, cli.
 pub mod attest;
 pub mod cli;

@@ -23,7 +23,7 @@ pub(super) const COMMAND: Command = Command::new(
 );
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let facts = FactsView::from(facts::collect(None));
+    let facts = FactsView::from(facts::collect());
     let mut out = String::new();
     if args.has("json") {
         out = facts.serialize_json();

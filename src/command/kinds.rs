@@ -81,7 +81,7 @@ impl Job {
         let done = match self {
             Self::Reboot(reboot) => reboot.run(context),
             Self::Logs(collect) => collect.run(context),
-            Self::Facts => Ok(Outcome::Succeeded(facts::collect(None).encode_to_vec())),
+            Self::Facts => Ok(Outcome::Succeeded(facts::collect().encode_to_vec())),
         };
         match done {
             Ok(outcome) => outcome,

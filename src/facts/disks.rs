@@ -30,12 +30,8 @@ pub(super) fn read(tree: &Tree, problems: &mut Problems) -> Vec<Disk> {
     disks.sort_unstable_by(|a, b| {
         (&a.stable_name, &a.kernel_name).cmp(&(&b.stable_name, &b.kernel_name))
     });
-    let over = disks.len().saturating_sub(DISKS);
-    if over > 0 {
-        problems.say(
-            Area::Disks,
-            &[&over.to_string(), " disks are left out"].concat(),
-        );
+    if disks.len() > DISKS {
+        problems.say(Area::Disks, "more than 256 disks: the others are left out");
         disks.truncate(DISKS);
     }
     let mut before: Option<&Disk> = None;
@@ -101,12 +97,16 @@ fn disk(tree: &Tree, name: &str) -> Option<Disk> {
         path: &path,
         base: &base,
     };
-    match subsystem.as_str() {
-        "nvme" | "nvme-subsystem" => Some(nvme(&place, disk)),
-        "scsi" => scsi(&place, disk),
-        "mmc" => Some(mmc(&place, disk)),
-        _ => Some(plain(&place, disk, &subsystem)),
-    }
+    let mut disk = match subsystem.as_str() {
+        "nvme" | "nvme-subsystem" => nvme(&place, disk),
+        "scsi" => scsi(&place, disk)?,
+        "mmc" => mmc(&place, disk),
+        _ => plain(&place, disk, &subsystem),
+    };
+    // Made of several texts, each within its bound.
+    disk.stable_name = clean(disk.stable_name.as_bytes());
+    disk.model = clean(disk.model.as_bytes());
+    Some(disk)
 }
 
 fn nvme(place: &Place<'_>, disk: Disk) -> Disk {
@@ -587,6 +587,9 @@ mod tests {
         }
         let mut problems = Problems::default();
         assert_eq!(read(&fixture.tree, &mut problems).len(), DISKS);
-        assert_eq!(problems.lines(), ["disks: 44 disks are left out"]);
+        assert_eq!(
+            problems.lines(),
+            ["disks: more than 256 disks: the others are left out"]
+        );
     }
 }

@@ -7,7 +7,8 @@
 //! in every bit: lists are sorted, and what changes by itself (uptime, counters, link-local
 //! addresses) is not collected.
 //!
-//! Collecting blocks (a program is run, sysfs asks drivers): it belongs on a thread.
+//! Collecting blocks (a program is run, sysfs asks drivers): it belongs on a thread. [`report`] decides
+//! when, and tells the control plane through the journal.
 #![cfg_attr(
     not(test),
     deny(
@@ -20,7 +21,7 @@
 use std::path::Path;
 
 use self::tree::Tree;
-use crate::proto::{Facts, Gpu};
+use crate::proto::{Facts, NetworkInterface};
 use crate::sys::host;
 
 pub mod cpu;
@@ -30,6 +31,7 @@ pub mod gpus;
 pub mod kernel;
 pub mod memory;
 pub mod nics;
+pub mod report;
 pub mod tree;
 pub mod view;
 pub mod virtualization;
@@ -37,14 +39,12 @@ pub mod virtualization;
 /// Lines of problems; more help nobody.
 const PROBLEMS: usize = 32;
 
-/// Collects the facts of this machine. `gpus` are taken as they are when given: asking for them is
-/// the one expensive part.
-pub fn collect(gpus: Option<Vec<Gpu>>) -> Facts {
+/// Collects the facts of this machine.
+pub fn collect() -> Facts {
     let tree = Tree::new(Path::new("/"));
     let mut problems = Problems::default();
     let interfaces = nics::read(&tree, &mut problems);
-    let gpus = gpus.unwrap_or_else(|| gpus::read(&tree, &mut problems));
-    below(&tree, interfaces, gpus, problems)
+    complete(&tree, interfaces, problems)
 }
 
 /// The facts without those that take long or tell nothing of the machine itself: no disks and GPUs.
@@ -56,26 +56,18 @@ pub fn collect_claims() -> Facts {
     machine(&tree, interfaces, &mut problems)
 }
 
-fn below(
-    tree: &Tree,
-    interfaces: Vec<crate::proto::NetworkInterface>,
-    gpus: Vec<Gpu>,
-    mut problems: Problems,
-) -> Facts {
+/// All facts, with the interfaces as they were read.
+fn complete(tree: &Tree, interfaces: Vec<NetworkInterface>, mut problems: Problems) -> Facts {
     let facts = machine(tree, interfaces, &mut problems);
     Facts {
         disks: disks::read(tree, &mut problems),
-        gpus,
+        gpus: gpus::read(tree, &mut problems),
         problems: problems.into_lines(),
         ..facts
     }
 }
 
-fn machine(
-    tree: &Tree,
-    interfaces: Vec<crate::proto::NetworkInterface>,
-    problems: &mut Problems,
-) -> Facts {
+fn machine(tree: &Tree, interfaces: Vec<NetworkInterface>, problems: &mut Problems) -> Facts {
     let (cpu, hypervisor) = cpu::read(tree, problems);
     let firmware = firmware::read(tree, problems);
     let signature = host::hypervisor().filter(|_| hypervisor);

@@ -13,9 +13,10 @@ use crate::sys::netlink::{
     dump, is_pci_address, u16_at, u32_at,
 };
 
-/// Interfaces told of, and addresses of one.
+/// Interfaces told of, and addresses of one and of all.
 const INTERFACES: usize = 256;
 const ADDRESSES: usize = 64;
+const ALL: usize = 1024;
 /// Links and addresses held while reading.
 const HELD: usize = 16 * 1024;
 /// The longest name the kernel gives a kind of link.
@@ -202,18 +203,32 @@ fn told(
     interfaces.sort_unstable_by(|(a_passing, a), (b_passing, b)| {
         (a_passing, &a.name).cmp(&(b_passing, &b.name))
     });
-    let over = interfaces.len().saturating_sub(INTERFACES);
-    if over > 0 {
+    // No counts in what is said: they would change as containers come and go.
+    if interfaces.len() > INTERFACES {
         problems.say(
             Area::Nics,
-            &[&over.to_string(), " interfaces are left out"].concat(),
+            "more than 256 interfaces: the others are left out",
         );
         interfaces.truncate(INTERFACES);
     }
-    interfaces
+    let mut interfaces: Vec<NetworkInterface> = interfaces
         .into_iter()
         .map(|(_, interface)| interface)
-        .collect()
+        .collect();
+    let (mut room, mut cut) = (ALL, false);
+    for addresses in interfaces
+        .iter_mut()
+        .map(|interface| &mut interface.addresses)
+    {
+        let most = room.min(ADDRESSES);
+        cut |= addresses.len() > most;
+        addresses.truncate(most);
+        room -= addresses.len();
+    }
+    if cut {
+        problems.say(Area::Nics, "very many addresses: some are left out");
+    }
+    interfaces
 }
 
 /// The addresses of the link `index`, IPv4 first.
@@ -225,7 +240,6 @@ fn own(addresses: &[Address], index: u32) -> Vec<String> {
         .collect();
     own.sort_unstable();
     own.dedup();
-    own.truncate(ADDRESSES);
     own.into_iter()
         .map(|(address, prefix)| format!("{address}/{prefix}"))
         .collect()
@@ -494,15 +508,18 @@ mod tests {
 
     #[test]
     fn thousands_of_interfaces_and_addresses_are_bounded() {
-        let links = (0..5000)
-            .map(|i| plain(i, &format!("vlan{i}"), "vlan"))
+        let links = (0..5000).map(|i| plain(i, &format!("vlan{i:04}"), "vlan"));
+        let addresses: Vec<Address> = (0..50)
+            .flat_map(|index| (0..=255).map(move |last| on(index, last)))
             .collect();
-        let addresses: Vec<Address> = (0..=255).map(|last| on(0, last)).collect();
         let mut problems = Problems::default();
-        let told = told(&Fixture::new(&[]).tree, links, &addresses, &mut problems);
-        assert_eq!(told.len(), INTERFACES);
-        assert_eq!(told[0].addresses.len(), ADDRESSES);
-        assert_eq!(problems.lines(), ["nics: 4744 interfaces are left out"]);
+        let tree = Fixture::new(&[]).tree;
+        let found = told(&tree, links.collect(), &addresses, &mut problems);
+        assert_eq!(found.len(), INTERFACES);
+        assert_eq!(found[0].addresses.len(), ADDRESSES);
+        let all: usize = found.iter().map(|one| one.addresses.len()).sum();
+        assert_eq!(all, ALL);
+        assert_eq!(problems.lines().len(), 2);
     }
 
     #[test]

@@ -8,25 +8,21 @@ use nanoserde::{DeJson, SerJson};
 
 use crate::proto::{Disk, Facts, Gpu, NetworkInterface};
 
-/// The message `Facts` as JSON; docs/facts.md explains each field.
+/// The message `Facts` as JSON, with the contract's names; docs/facts.md explains each field.
 #[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
 #[nserde(default)]
 pub struct FactsView {
     pub hostname: String,
-    #[nserde(rename = "machineId")]
     pub machine_id: String,
-    #[nserde(rename = "osRelease")]
     pub os_release: String,
     pub kernel: KernelView,
     pub cpu: CpuView,
-    #[nserde(rename = "memoryBytes")]
     pub memory_bytes: u64,
     pub disks: Vec<DiskView>,
     pub interfaces: Vec<InterfaceView>,
     pub gpus: Vec<GpuView>,
     pub firmware: FirmwareView,
     pub virtualization: String,
-    #[nserde(rename = "hasTpm")]
     pub has_tpm: bool,
     pub problems: Vec<String>,
 }
@@ -37,7 +33,6 @@ pub struct KernelView {
     pub release: String,
     pub version: String,
     pub architecture: String,
-    #[nserde(rename = "commandLine")]
     pub command_line: String,
 }
 
@@ -53,21 +48,16 @@ pub struct CpuView {
 #[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
 #[nserde(default)]
 pub struct DiskView {
-    #[nserde(rename = "stableName")]
     pub stable_name: String,
-    #[nserde(rename = "kernelName")]
     pub kernel_name: String,
     pub model: String,
     pub serial: String,
     pub wwn: String,
     pub firmware: String,
-    #[nserde(rename = "sizeBytes")]
     pub size_bytes: u64,
-    #[nserde(rename = "logicalBlockBytes")]
     pub logical_block_bytes: u32,
     pub rotational: bool,
     pub removable: bool,
-    #[nserde(rename = "readOnly")]
     pub read_only: bool,
     pub transport: String,
 }
@@ -78,16 +68,13 @@ pub struct InterfaceView {
     pub name: String,
     pub kind: String,
     pub mac: String,
-    #[nserde(rename = "permanentMac")]
     pub permanent_mac: String,
     pub mtu: u32,
     pub up: bool,
     pub carrier: bool,
-    #[nserde(rename = "speedMbits")]
     pub speed_mbits: u32,
     pub addresses: Vec<String>,
     pub driver: String,
-    #[nserde(rename = "devicePath")]
     pub device_path: String,
 }
 
@@ -97,13 +84,9 @@ pub struct GpuView {
     pub uuid: String,
     pub name: String,
     pub serial: String,
-    #[nserde(rename = "pciAddress")]
     pub pci_address: String,
-    #[nserde(rename = "memoryBytes")]
     pub memory_bytes: u64,
-    #[nserde(rename = "driverVersion")]
     pub driver_version: String,
-    #[nserde(rename = "vbiosVersion")]
     pub vbios_version: String,
 }
 
@@ -113,19 +96,12 @@ pub struct FirmwareView {
     pub vendor: String,
     pub version: String,
     pub date: String,
-    #[nserde(rename = "bootMode")]
     pub boot_mode: String,
-    #[nserde(rename = "secureBoot")]
     pub secure_boot: String,
-    #[nserde(rename = "systemVendor")]
     pub system_vendor: String,
-    #[nserde(rename = "systemProduct")]
     pub system_product: String,
-    #[nserde(rename = "systemSerial")]
     pub system_serial: String,
-    #[nserde(rename = "systemUuid")]
     pub system_uuid: String,
-    #[nserde(rename = "boardSerial")]
     pub board_serial: String,
 }
 

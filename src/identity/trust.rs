@@ -316,8 +316,7 @@ mod tests {
         let old = fleet.signing[0].pin();
         let mut trust = Trust::of(fleet.configured());
         assert_eq!((trust.version(), trust.signers()), (0, vec![old]));
-        type Step<'a> = (u64, &'a [usize], &'a [usize], &'a [Pin], usize);
-        let steps: [Step<'_>; 5] = [
+        let steps: [(u64, &[usize], &[usize], &[Pin], usize); 5] = [
             (1, &[0], &[0], &[], 1),
             (2, &[0, 1], &[0], &[], 1),
             // Signed with both: still one link.

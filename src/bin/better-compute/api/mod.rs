@@ -14,11 +14,10 @@
 
 mod downloads;
 mod operator;
-pub mod rotations;
 pub mod views;
 pub mod wellknown;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +29,6 @@ use bcd::sys::log::{self, Level, Value};
 use bcd::wire::http1::server::{Answer, Body, Limits, Request, serve};
 use nanoserde::SerJson;
 
-use self::rotations::Rotations;
 use self::views::{ErrorBody, ErrorView};
 use crate::gateway::{Gateway, TlsConfig};
 use crate::registry::Registry;
@@ -44,13 +42,12 @@ pub struct Api {
     /// `/api/compute`: starts with a slash, ends without one, or empty.
     pub base_path: String,
     /// The well-known document.
-    pub document: Rc<RefCell<String>>,
+    pub document: String,
     pub downloads: Option<Arc<Dir>>,
     /// SHA-256 of the admin token.
     pub admin: [u8; 32],
     pub registry: Registry,
     pub gateway: Rc<Gateway>,
-    pub rotations: Rc<dyn Rotations>,
 }
 
 /// A request that is not answered with what it asks for.
@@ -145,7 +142,7 @@ impl Api {
         let reads = matches!(request.method.as_str(), "GET" | "HEAD");
         if request.path == "/.well-known/better-compute" {
             return match reads {
-                true => Ok(answer(200, self.document.borrow().clone())),
+                true => Ok(answer(200, self.document.clone())),
                 false => Err(Refused::method("GET")),
             };
         }

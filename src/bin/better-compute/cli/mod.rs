@@ -7,7 +7,6 @@ mod client;
 mod dev;
 mod nodes;
 mod pki;
-mod rotate;
 mod table;
 mod tokens;
 mod version;

@@ -62,8 +62,6 @@ pub struct Opening {
 pub struct Opened {
     /// Up to where the events of its journal are stored.
     pub resume_position: u64,
-    /// SHA-256 of the key of the CA that issued its certificate, if that is known.
-    pub issuer_sha256: Option<[u8; 32]>,
 }
 
 /// Events of one session, in order.
@@ -313,11 +311,7 @@ impl Records {
         let resume_position = self
             .store
             .journal_position(&opening.node_id, &opening.journal_id)?;
-        let keys = self.store.node_keys(&opening.node_id)?;
-        Ok(Ok(Opened {
-            resume_position,
-            issuer_sha256: keys.and_then(|keys| keys.issuer_sha256),
-        }))
+        Ok(Ok(Opened { resume_position }))
     }
 
     /// Stores what came from all sessions in one transaction. When that fails, each alone: what is wrong

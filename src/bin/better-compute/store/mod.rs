@@ -20,7 +20,7 @@ use rusqlite::{Connection, OpenFlags};
 
 pub use self::events::Incoming;
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
-pub use self::renewals::{Behind, Issued, Laggards, Renewal};
+pub use self::renewals::{Issued, Renewal};
 pub use self::tokens::{Attempt, NewToken, Redemption, Token};
 
 /// How long a writer waits for another one.

@@ -196,11 +196,6 @@ async fn hold(
     if hello.trust_bundle_version < gateway.relay.trust().version {
         session.send_trust().await?;
     }
-    let renew_to = gateway.relay.trust().renew_to;
-    if renew_to.is_some() && renew_to != opened.issuer_sha256 {
-        let within = gateway.renew_within.get();
-        session.obey(Some(Order::Renew(within))).await?;
-    }
     session.go_on(frames, orders).await
 }
 
