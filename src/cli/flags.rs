@@ -20,6 +20,8 @@ pub struct Flag {
     pub name: &'static str,
     /// What the value is called in `--help`; `None` makes the flag a switch.
     pub value: Option<&'static str>,
+    /// Whether it may be given more than once.
+    pub repeats: bool,
     pub help: &'static str,
 }
 
@@ -29,7 +31,16 @@ impl Flag {
         Self {
             name,
             value: Some(metavar),
+            repeats: false,
             help,
+        }
+    }
+
+    /// A flag that takes a value and may be given more than once; see [`Args::values`].
+    pub const fn values(name: &'static str, metavar: &'static str, help: &'static str) -> Self {
+        Self {
+            repeats: true,
+            ..Self::value(name, metavar, help)
         }
     }
 
@@ -38,6 +49,7 @@ impl Flag {
         Self {
             name,
             value: None,
+            repeats: false,
             help,
         }
     }
@@ -58,7 +70,8 @@ pub struct Command {
     pub about: &'static str,
     /// Further paragraphs for the command's own `--help`; may be empty.
     pub details: &'static str,
-    /// The positional arguments, all required, by the name `--help` gives them.
+    /// The positional arguments by the name `--help` gives them; those in brackets, the last ones, may be
+    /// left out.
     pub positionals: &'static [&'static str],
     /// A second line printed when an argument is refused that the table does not ask for; may be empty.
     pub stray: &'static str,
@@ -104,7 +117,7 @@ impl Command {
         self
     }
 
-    /// Sets the positional arguments, all required.
+    /// Sets the positional arguments; `"[NAME]"` may be left out.
     pub const fn positionals(mut self, names: &'static [&'static str]) -> Self {
         self.positionals = names;
         self
@@ -194,6 +207,14 @@ impl Args {
             .map(|(_, value)| value.as_str())
     }
 
+    /// All values of `--name`, in the order they were given.
+    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.given
+            .iter()
+            .filter(move |(given, _)| *given == name)
+            .map(|(_, value)| value.as_str())
+    }
+
     /// The value of `--name` as a path, or `default`.
     pub fn path_or<'a>(&'a self, name: &str, default: &'a str) -> &'a Path {
         Path::new(self.value(name).unwrap_or(default))
@@ -210,7 +231,7 @@ impl Args {
         self.given.iter().any(|(given, _)| *given == name)
     }
 
-    /// The positional argument number `index`; the table's are always there.
+    /// The positional argument number `index`; empty when it may be left out and was.
     pub fn positional(&self, index: usize) -> &str {
         self.positionals.get(index).map_or("", String::as_str)
     }
@@ -406,7 +427,7 @@ fn parse_flags(
             .iter()
             .find(|flag| flag.name == name)
             .ok_or_else(|| UsageError::UnknownFlag(printable_flag(name)))?;
-        if given.iter().any(|(earlier, _)| *earlier == flag.name) {
+        if !flag.repeats && given.iter().any(|(earlier, _)| *earlier == flag.name) {
             return Err(UsageError::Repeated(flag.name));
         }
         let value = match (flag.value, inline) {
@@ -428,7 +449,10 @@ fn parse_flags(
         }
         given.push((flag.name, value));
     }
-    if positionals.len() != command.positionals.len() {
+    let optional = |name: &&&str| name.starts_with('[');
+    let most = command.positionals.len();
+    let least = most - command.positionals.iter().filter(optional).count();
+    if !(least..=most).contains(&positionals.len()) {
         return Err(match command.positionals {
             [] => UsageError::NoPositionals,
             expected => UsageError::Positionals { expected },

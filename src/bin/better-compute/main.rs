@@ -6,10 +6,13 @@
 
 mod api;
 mod cli;
+mod contract;
 mod dev;
 mod gateway;
 mod ids;
 mod joinservice;
+mod json;
+mod news;
 mod pki;
 mod registry;
 mod store;

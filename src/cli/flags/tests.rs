@@ -23,6 +23,13 @@ static ROOT: Command = Command::group(
             "lists",
             &[Command::new("show", "shows", &[], run).positionals(&["NODE"])],
         ),
+        Command::new(
+            "events",
+            "follows",
+            &[Flag::values("kind", "KIND", "one of many")],
+            run,
+        )
+        .positionals(&["FIRST", "[NODE]"]),
         Command::new("version", "says", &[], run),
     ],
 );
@@ -67,6 +74,25 @@ fn both_forms_of_a_value_and_switches_are_read() {
     assert_eq!(args(&["nodes", "show", "node_1"]).positional(0), "node_1");
     assert_eq!(args(&["nodes", "show", "--", "-x"]).positional(0), "-x");
     assert_eq!(args(&["--version"]).path, "bcd version");
+}
+
+#[test]
+fn a_flag_may_repeat_and_a_positional_be_left_out_where_the_table_says_so() {
+    let given = args(&["events", "a", "--kind", "x", "--kind=y"]);
+    assert_eq!(given.values("kind").collect::<Vec<_>>(), ["x", "y"]);
+    assert_eq!((given.positional(0), given.positional(1)), ("a", ""));
+    assert_eq!(args(&["events", "a", "b"]).positional(1), "b");
+    assert_eq!(args(&["events", "a"]).values("kind").count(), 0);
+    for wrong in [&["events"][..], &["events", "a", "b", "c"]] {
+        assert!(matches!(refusal(wrong).why, UsageError::Positionals { .. }));
+    }
+    let Ok(Parsed::Help(text)) = parse_words(&["events", "--help"]) else {
+        panic!()
+    };
+    assert!(
+        text.contains("Usage: bcd events [flags] FIRST [NODE]"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The control plane's HTTP API: the well-known document and the downloads for machines, tokens and
-//! nodes for operators.
+//! The control plane's HTTP API: the well-known document and the downloads for machines; tokens, nodes,
+//! commands, specs and events for operators.
 //!
 //! Promises: everything but the document and the downloads needs the admin token, which is compared in
 //! constant time; what an answer acknowledges is durable; every error is JSON with a code and one line.
@@ -12,8 +12,12 @@
 )]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod commands;
 mod downloads;
+mod events;
 mod operator;
+mod query;
+mod specs;
 pub mod views;
 pub mod wellknown;
 
@@ -31,6 +35,7 @@ use nanoserde::SerJson;
 
 use self::views::{ErrorBody, ErrorView};
 use crate::gateway::{Gateway, TlsConfig};
+use crate::joinservice::thread::SpecSigner;
 use crate::registry::Registry;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -48,6 +53,9 @@ pub struct Api {
     pub admin: [u8; 32],
     pub registry: Registry,
     pub gateway: Rc<Gateway>,
+    pub signer: Rc<dyn SpecSigner>,
+    /// Requests that wait for news.
+    pub waiting: Cell<usize>,
 }
 
 /// A request that is not answered with what it asks for.

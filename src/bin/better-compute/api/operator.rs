@@ -1,13 +1,16 @@
-//! The operator's half of the API, under `{basePath}/v1`: tokens and nodes.
+//! The operator's half of the API, under `{basePath}/v1`: its routes, tokens and nodes.
 
 use bcd::crypto::json;
 use bcd::wire::http1::server::{Answer, Request};
 use nanoserde::{DeJson, SerJson};
 
+use super::query::Query;
 use super::views::{CreateToken, CreatedToken, NodeView, Nodes, TokenView, Tokens};
 use super::{Api, BODY_MAX, Refused, answer};
+use crate::contract;
 use crate::ids;
 use crate::joinservice::{role_name, role_named, token};
+use crate::json::{Json, Object};
 use crate::registry::{Records, RegistryError, now_ms};
 use crate::store::{NewToken, StoreError};
 
@@ -41,7 +44,7 @@ impl Api {
                 .await?;
                 self.show_token(id).await
             }
-            ("GET" | "HEAD", (Some("nodes"), None, ..)) => self.list_nodes().await,
+            ("GET" | "HEAD", (Some("nodes"), None, ..)) => self.list_nodes(&request.query).await,
             ("GET" | "HEAD", (Some("nodes"), Some(id), None, _)) => self.show_node(id).await,
             ("POST", (Some("nodes"), Some(id), Some(what @ ("cordon" | "uncordon")), None)) => {
                 let cordoned = what == "cordon";
@@ -49,6 +52,7 @@ impl Api {
                     records.store.set_cordoned(id, cordoned)
                 })
                 .await?;
+                self.gateway.news.ring();
                 self.show_node(id).await
             }
             ("DELETE", (Some("nodes"), Some(id), None, _)) => {
@@ -58,8 +62,40 @@ impl Api {
                 })
                 .await?;
                 self.gateway.node_deleted(id);
+                self.gateway.news.ring();
                 Ok(answer(200, "{}".to_owned()))
             }
+            ("GET" | "HEAD", (Some("nodes"), Some(id), Some("facts"), None)) => {
+                self.show_facts(id).await
+            }
+            ("GET" | "HEAD", (Some("nodes"), Some(id), Some("spec"), None)) => {
+                self.show_spec(id).await
+            }
+            ("POST", (Some("nodes"), Some(id), Some("spec"), None)) => {
+                self.change_spec(id, &request.body).await
+            }
+            ("POST", (Some("nodes"), Some(id), Some("commands"), None)) => {
+                self.make_command(id, &request.body).await
+            }
+            ("GET" | "HEAD", (Some("commands"), None, ..)) => {
+                self.list_commands(&request.query).await
+            }
+            ("GET" | "HEAD", (Some("commands"), Some(id), None, _)) => {
+                self.show_command(id, &request.query).await
+            }
+            ("POST", (Some("commands"), Some(id), Some("cancel"), None)) => {
+                self.cancel_command(id).await
+            }
+            ("GET" | "HEAD", (Some("commands"), Some(id), Some("output"), None)) => {
+                self.show_output(id, &request.query).await
+            }
+            ("GET" | "HEAD", (Some("events"), None, ..)) => self.list_events(&request.query).await,
+            (_, (Some("events") | Some("commands"), None, ..)) => Err(Refused::method("GET")),
+            (_, (Some("commands"), Some(_), None, _)) => Err(Refused::method("GET")),
+            (_, (Some("nodes"), Some(_), Some("spec"), None)) => {
+                Err(Refused::method("GET or POST"))
+            }
+            (_, (Some("nodes"), Some(_), Some("commands"), None)) => Err(Refused::method("POST")),
             (_, (Some("tokens"), None, ..)) => Err(Refused::method("GET or POST")),
             (_, (Some("tokens"), Some(_), Some("revoke"), None)) => Err(Refused::method("POST")),
             (_, (Some("nodes"), None, ..)) => Err(Refused::method("GET")),
@@ -149,10 +185,33 @@ impl Api {
         Ok(answer(200, view.serialize_json()))
     }
 
-    async fn list_nodes(&self) -> Result<Answer, Refused> {
-        let nodes = self.registry.with(|records| records.nodes()).await?;
-        let nodes = nodes.iter().map(NodeView::new).collect();
-        Ok(answer(200, Nodes { nodes }.serialize_json()))
+    /// All nodes; with `after`, those that changed since, the deleted ones too. With `wait`, once there
+    /// is one.
+    async fn list_nodes(&self, query: &str) -> Result<Answer, Refused> {
+        let query = Query::new(query, &["after", "wait"])?;
+        let after = query.number("after", i64::MAX)?;
+        let shown = self
+            .read_until(query.wait()?, || async move {
+                let (nodes, next) = self
+                    .registry
+                    .with(move |records| {
+                        let next = records.store.last_change()?;
+                        let nodes = match after {
+                            // A list from before the records were restored from a backup.
+                            Some(after) if after <= next => records.changed_nodes(after)?,
+                            _ => records.nodes()?,
+                        };
+                        Ok((nodes, next))
+                    })
+                    .await?;
+                let whole = after.is_none_or(|after| after > next);
+                let news = whole || !nodes.is_empty();
+                let nodes = nodes.iter().map(NodeView::new).collect();
+                let shown = Nodes { nodes, next, whole };
+                Ok((shown, news))
+            })
+            .await?;
+        Ok(answer(200, shown.serialize_json()))
     }
 
     async fn show_node(&self, id: &str) -> Result<Answer, Refused> {
@@ -167,6 +226,26 @@ impl Api {
         let (node, duplicates) = found.ok_or_else(|| Refused::not_found(NO_NODE))?;
         let view = NodeView::with_details(&node, duplicates);
         Ok(answer(200, view.serialize_json()))
+    }
+
+    /// What a machine last said it is made of.
+    async fn show_facts(&self, id: &str) -> Result<Answer, Refused> {
+        let wanted = id.to_owned();
+        let found = self
+            .registry
+            .with(move |records| {
+                let facts = records.store.facts(&wanted)?;
+                Ok(records.node(&wanted)?.map(|_| facts))
+            })
+            .await?;
+        let facts = found.ok_or_else(|| Refused::not_found(NO_NODE))?;
+        let (facts, received_ms) =
+            facts.ok_or_else(|| Refused::not_found("this node has sent no facts yet"))?;
+        let view = Object::new()
+            .with("nodeId", id)
+            .with("receivedMs", received_ms)
+            .with("facts", contract::show_facts(&facts));
+        Ok(answer(200, Json::from(view).to_string()))
     }
 
     /// Makes a change to the record `id`; `missing` is what to say when there is none.

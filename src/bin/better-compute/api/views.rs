@@ -84,12 +84,16 @@ pub struct AttemptView {
 #[derive(DeJson, SerJson)]
 pub struct Nodes {
     pub nodes: Vec<NodeView>,
+    /// What to ask for the nodes that change after these.
+    pub next: i64,
+    /// Whether these are all nodes, and not the changed ones.
+    pub whole: bool,
 }
 
-#[derive(DeJson, SerJson)]
+#[derive(Clone, DeJson, SerJson)]
 pub struct NodeView {
     pub id: String,
-    /// `joining`, `adopting`, `connected` or `disconnected`.
+    /// `joining`, `adopting`, `connected` or `disconnected`; `deleted` only in a list of changes.
     pub state: String,
     pub cordoned: bool,
     pub role: String,
@@ -108,7 +112,7 @@ pub struct NodeView {
     pub details: Option<NodeDetails>,
 }
 
-#[derive(DeJson, SerJson)]
+#[derive(Clone, DeJson, SerJson)]
 pub struct NodeDetails {
     #[nserde(rename = "tokenId")]
     pub token_id: String,
@@ -125,7 +129,7 @@ pub struct NodeDetails {
 }
 
 /// What the machine says of itself; not proof.
-#[derive(DeJson, SerJson)]
+#[derive(Clone, DeJson, SerJson)]
 pub struct ClaimsView {
     #[nserde(rename = "machineId")]
     pub machine_id: String,
@@ -147,7 +151,7 @@ pub struct ClaimsView {
     pub has_tpm: bool,
 }
 
-#[derive(DeJson, SerJson)]
+#[derive(Clone, DeJson, SerJson)]
 pub struct DuplicateView {
     /// `serial`, `uuid` or `mac`.
     pub kind: String,
@@ -210,7 +214,10 @@ impl NodeView {
     pub fn new(node: &Node) -> Self {
         Self {
             id: node.id.clone(),
-            state: node.state.name().to_owned(),
+            state: match node.deleted {
+                true => "deleted".to_owned(),
+                false => node.state.name().to_owned(),
+            },
             cordoned: node.cordoned,
             role: role_text(node.role),
             pool: node.pool.clone(),

@@ -6,9 +6,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use bcd::cli::Failure;
 use bcd::cli::flags::{Args, Flag};
+use bcd::cli::{Failure, complain};
 use bcd::crypto::{json, pem};
 use bcd::rt;
 use bcd::sys::fs::{self, Dir};
@@ -21,6 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::api::views::ErrorView;
 use crate::dev::{DEV_FILE, DevFile};
+use crate::json::Json;
 
 const FILE_MAX: usize = 64 * 1024;
 /// A list of a hundred thousand nodes fits.
@@ -148,22 +150,46 @@ impl Client {
     /// # Errors
     /// Exit code 1 for no answer or the control plane's own trouble, 2 for a request it refuses.
     pub fn call(&self, method: &str, path: &str, body: Option<&str>) -> Result<String, Failure> {
-        rt::block_on(self.ask(method, path, body))
+        self.text(method, path, body).map_err(Problem::into_failure)
     }
 
-    async fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Result<String, Failure> {
+    /// As [`Client::call`]; the error says whether asking again may help.
+    pub fn text(&self, method: &str, path: &str, body: Option<&str>) -> Result<String, Problem> {
+        let bytes = rt::block_on(self.ask(method, path, body))?;
+        let text = json::check(&bytes, ANSWER_MAX, 16).map_err(|error| {
+            Problem::Other(Failure::failed(format!(
+                "the control plane's answer is not JSON: {error}"
+            )))
+        })?;
+        Ok(text.to_owned())
+    }
+
+    /// As [`Client::text`], read.
+    pub fn json(&self, method: &str, path: &str, body: Option<&str>) -> Result<Json, Problem> {
+        let text = self.text(method, path, body)?;
+        Json::parse(text.as_bytes(), ANSWER_MAX, 16).map_err(|error| {
+            Problem::Other(Failure::failed(format!(
+                "the control plane's answer cannot be read: {error}"
+            )))
+        })
+    }
+
+    /// Asks for bytes.
+    pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Problem> {
+        rt::block_on(self.ask("GET", path, None))
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Result<Vec<u8>, Problem> {
         let base = self.url.path.trim_end_matches('/');
         let url = self.url.with_path(&format!("{base}/v1/{path}"));
-        let name = ServerName::try_from(url.host.clone())
-            .map_err(|_| Failure::refused(format!("the host in {} is no name", self.named_by)))?;
+        let name = ServerName::try_from(url.host.clone()).map_err(|_| {
+            let message = format!("the host in {} is no name", self.named_by);
+            Problem::Other(Failure::refused(message))
+        })?;
         let authorization = Zeroizing::new(format!("Bearer {}", *self.token));
         let unreachable = |error| {
-            Failure::failed(Unreachable(
-                self.url.authority(),
-                self.named_by.clone(),
-                error,
-            ))
-            .hint("is better-compute dev running?")
+            let lost = Unreachable(self.url.authority(), self.named_by.clone(), error);
+            Problem::NoAnswer(Failure::failed(lost).hint("is better-compute dev running?"))
         };
         let mut answer = client::send(&Request {
             method,
@@ -174,30 +200,102 @@ impl Client {
             ],
             body: body.map(str::as_bytes),
             tls: Some((self.tls.clone(), name)),
-            waits: Waits::default(),
+            // An answer may wait half a minute for news.
+            waits: Waits {
+                answer: Duration::from_secs(60),
+                ..Waits::default()
+            },
         })
         .await
         .map_err(unreachable)?;
         let bytes = answer.body.collect(ANSWER_MAX).await.map_err(unreachable)?;
-        let text = json::check(&bytes, ANSWER_MAX, 16)
-            .map_err(|error| {
-                let status = answer.status;
-                Failure::failed(format!(
-                    "the control plane's answer (HTTP status {status}) is not JSON: {error}"
-                ))
-            })?
-            .to_owned();
-        match answer.status {
-            200..=299 => Ok(text),
-            status => {
-                let message = match ErrorView::deserialize_json(&text) {
-                    Ok(view) => format!("{}: {}", view.error.code, view.error.message),
-                    Err(_) => format!("the control plane answered with HTTP status {status}"),
-                };
-                Err(match status {
-                    400 => Failure::refused(message),
-                    _ => Failure::failed(message),
-                })
+        let status = answer.status;
+        if (200..=299).contains(&status) {
+            return Ok(bytes);
+        }
+        let view = json::check(&bytes, ANSWER_MAX, 16)
+            .ok()
+            .and_then(|text| ErrorView::deserialize_json(text).ok());
+        let message = match view {
+            Some(view) => format!("{}: {}", view.error.code, view.error.message),
+            None => format!("the control plane answered with HTTP status {status}"),
+        };
+        Err(match status {
+            400 => Problem::Other(Failure::refused(message)),
+            503 => Problem::NoAnswer(Failure::failed(message)),
+            _ => Problem::Other(Failure::failed(message)),
+        })
+    }
+}
+
+/// Why a request got no answer that can be used.
+pub enum Problem {
+    /// Nobody answered, or the control plane cannot just now: the same request may succeed later.
+    NoAnswer(Failure),
+    /// Asking again would bring the same.
+    Other(Failure),
+}
+
+impl Problem {
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::NoAnswer(failure) | Self::Other(failure) => failure,
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        problem.into_failure()
+    }
+}
+
+/// Asks a control plane again and again, through its restarts.
+pub struct Patient<'a> {
+    args: &'a Args,
+    client: Client,
+    lost: bool,
+}
+
+impl<'a> Patient<'a> {
+    /// # Errors
+    /// Nothing names a control plane.
+    pub fn new(args: &'a Args) -> Result<Self, Failure> {
+        Ok(Self {
+            args,
+            client: Client::new(args)?,
+            lost: false,
+        })
+    }
+
+    /// The answer; while there is none, says so once and tries again every second. Only the first request
+    /// fails when nobody answers: then a person has named the wrong place.
+    ///
+    /// # Errors
+    /// What asking again would not help.
+    pub fn get(&mut self, path: &str, first: bool) -> Result<Json, Failure> {
+        loop {
+            match self.client.json("GET", path, None) {
+                Ok(answer) => {
+                    if std::mem::take(&mut self.lost) {
+                        complain(&self.args.path, "the control plane answers again");
+                    }
+                    return Ok(answer);
+                }
+                Err(Problem::NoAnswer(_)) if !first => {
+                    if !std::mem::replace(&mut self.lost, true) {
+                        complain(
+                            &self.args.path,
+                            "the control plane does not answer: trying again every second",
+                        );
+                    }
+                    std::thread::sleep(Duration::from_secs(1));
+                    // It may have come back elsewhere.
+                    if let Ok(client) = Client::new(self.args) {
+                        self.client = client;
+                    }
+                }
+                Err(problem) => return Err(problem.into_failure()),
             }
         }
     }
@@ -253,7 +351,14 @@ pub fn parse<T: DeJson>(text: &str) -> Result<T, Failure> {
 /// # Errors
 /// Refused when it is no such id; the argument itself is not shown, since it may be a token.
 pub fn id(args: &Args, prefix: &str, what: &str) -> Result<String, Failure> {
-    let id = args.positional(0);
+    checked_id(args.positional(0), prefix, what)
+}
+
+/// As [`id`], for an id from elsewhere.
+///
+/// # Errors
+/// As [`id`].
+pub fn checked_id(id: &str, prefix: &str, what: &str) -> Result<String, Failure> {
     match crate::ids::is_ulid_of(prefix, id) {
         true => Ok(id.to_owned()),
         false => Err(Failure::refused(format!(

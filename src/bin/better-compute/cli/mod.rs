@@ -4,23 +4,30 @@
 
 pub mod ago;
 mod client;
+mod commands;
 mod dev;
+mod events;
 mod nodes;
 mod pki;
+mod spec;
 mod table;
 mod tokens;
 mod version;
+mod watch;
 
 use bcd::cli::flags::Command;
 
 pub static BETTER_COMPUTE: Command = Command::group(
     "better-compute",
-    "the operator's side of a bcd fleet: keys, join tokens, nodes, and a control plane",
+    "the operator's side of a bcd fleet: keys, join tokens, nodes, commands, and a control plane",
     &[
         dev::COMMAND,
         pki::COMMAND,
         tokens::COMMAND,
         nodes::COMMAND,
+        commands::COMMAND,
+        spec::COMMAND,
+        events::COMMAND,
         version::COMMAND,
     ],
 );

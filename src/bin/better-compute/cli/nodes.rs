@@ -1,4 +1,4 @@
-//! `better-compute nodes`: list, show, cordon, uncordon and delete nodes.
+//! `better-compute nodes`: list, show, watch, cordon, uncordon and delete nodes.
 
 use std::process::ExitCode;
 
@@ -7,8 +7,9 @@ use bcd::cli::{Failure, one_line, print};
 
 use super::ago::{ago, span};
 use super::client::{self, Client, DIR, JSON};
-use super::table;
+use super::{table, watch};
 use crate::api::views::{NodeView, Nodes};
+use crate::json::Json;
 use crate::registry::now_ms;
 
 pub(super) const COMMAND: Command = Command::group(
@@ -17,6 +18,26 @@ pub(super) const COMMAND: Command = Command::group(
     &[
         Command::new("list", "list nodes", &[DIR, JSON], list),
         Command::new("show", "show one node", &[DIR, JSON], show).positionals(&["ID"]),
+        Command::new(
+            "facts",
+            "show what a node's machine is made of, as it last said",
+            &[DIR, JSON],
+            facts,
+        )
+        .positionals(&["ID"]),
+        Command::new(
+            "watch",
+            "list nodes, and each change as it happens",
+            &[
+                DIR,
+                Flag::switch("json", "Print one JSON object a line: each node, then each change"),
+            ],
+            watch::nodes,
+        )
+        .details(
+            "On a terminal the list is drawn anew with every change; elsewhere each change is a line.\n\
+             It goes on through restarts of the control plane, until it is ended.",
+        ),
         Command::new("cordon", "keep new work off a node", &[DIR, JSON], cordon)
             .positionals(&["ID"]),
         Command::new(
@@ -43,40 +64,40 @@ fn list(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let nodes: Nodes = client::parse(&text)?;
-    let now = now_ms();
-    let rows: Vec<_> = nodes
-        .nodes
-        .into_iter()
-        .map(|node| {
-            vec![
-                node.id.clone(),
-                state(&node),
-                node.role,
-                node.pool,
-                node.site,
-                node.version,
-                node.address,
-                ago(node.last_seen_ms, now),
-            ]
-        })
-        .collect();
-    print(&table::render(
-        &[
-            "NODE",
-            "STATE",
-            "ROLE",
-            "POOL",
-            "SITE",
-            "VERSION",
-            "ADDRESS",
-            "LAST SEEN",
-        ],
-        &rows,
-    ))?;
+    print(&render(nodes.nodes.iter(), now_ms()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn state(node: &NodeView) -> String {
+/// The nodes as a table.
+pub(super) fn render<'a>(nodes: impl Iterator<Item = &'a NodeView>, now: i64) -> String {
+    let rows: Vec<_> = nodes.map(|node| row(node, now)).collect();
+    let heads = [
+        "NODE",
+        "STATE",
+        "ROLE",
+        "POOL",
+        "SITE",
+        "VERSION",
+        "ADDRESS",
+        "LAST SEEN",
+    ];
+    table::render(&heads, &rows)
+}
+
+fn row(node: &NodeView, now: i64) -> Vec<String> {
+    vec![
+        node.id.clone(),
+        state(node),
+        node.role.clone(),
+        node.pool.clone(),
+        node.site.clone(),
+        node.version.clone(),
+        node.address.clone(),
+        ago(node.last_seen_ms, now),
+    ]
+}
+
+pub(super) fn state(node: &NodeView) -> String {
     match node.cordoned {
         true => format!("{},cordoned", node.state),
         false => node.state.clone(),
@@ -147,6 +168,19 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
         }
     }
     print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn facts(args: &Args) -> Result<ExitCode, Failure> {
+    let id = client::id(args, "node", "node")?;
+    let answer = Client::new(args)?.json("GET", &format!("nodes/{id}/facts"), None)?;
+    if args.has("json") {
+        print(&format!("{answer}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let facts = answer.get("facts").map(Json::lines).unwrap_or_default();
+    let said = ago(answer.number("receivedMs"), now_ms());
+    print(&format!("said: {said}\n{facts}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,6 +12,7 @@ mod address;
 mod files;
 mod serving;
 
+use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
@@ -153,6 +154,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         trust_domain: public.trust_domain.clone(),
         heartbeat: options.heartbeat,
     };
+    let signer = Rc::new(relay.clone());
     let gateway = Gateway::new(settings, Rc::new(registry.clone()), Rc::new(relay));
     let document = wellknown::document(&public, &gateway_url, None)
         .ok_or(DevError::Unusable("the PKI's encryption key is not P-256"))?;
@@ -163,6 +165,8 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         admin,
         registry: registry.clone(),
         gateway: gateway.clone(),
+        signer,
+        waiting: Cell::new(0),
     });
     let written = files::write(&dir, &public, options, &gateway_url, &server_url)?;
 

@@ -30,6 +30,7 @@ use self::handshakes::Handshakes;
 use self::session::{Ending, Order};
 use crate::joinservice::REQUEST_MAX;
 use crate::joinservice::thread::{Call, Relay};
+use crate::news::News;
 use crate::registry::Sessions;
 
 /// TLS handshake and HTTP/2 preface, each.
@@ -54,6 +55,8 @@ pub struct Gateway {
     settings: Settings,
     sessions: Rc<dyn Sessions>,
     relay: Rc<dyn Relay>,
+    /// Rings when a session changes what the records say.
+    pub news: Rc<News>,
     /// By node id: the newest session and the way to end it.
     live: RefCell<BTreeMap<String, Live>>,
     connections: RefCell<usize>,
@@ -71,6 +74,7 @@ impl Gateway {
             settings,
             sessions,
             relay,
+            news: Rc::default(),
             live: RefCell::default(),
             connections: RefCell::default(),
             draining: RefCell::default(),
@@ -82,6 +86,15 @@ impl Gateway {
         if let Some(live) = self.live.borrow().get(node_id) {
             let _ = live.orders.try_send(Order::End(Ending::Deleted));
         }
+    }
+
+    /// The records owe this node something new: its session, if it has one, looks for it.
+    pub fn look(&self, node_id: &str) {
+        if let Some(live) = self.live.borrow().get(node_id) {
+            // A full queue holds one of these already, or what ends the session.
+            let _ = live.orders.try_send(Order::Look);
+        }
+        self.news.ring();
     }
 
     #[allow(dead_code)] // Until keys are rotated.
@@ -199,18 +212,23 @@ impl Gateway {
             (join_service::JOIN.path(), Call::Join),
             (join_service::RENEW.path(), Call::Renew),
         ] {
-            let relay = self.relay.clone();
+            let (relay, news) = (self.relay.clone(), self.news.clone());
             router.unary_bytes(path, move |context, request| {
                 let address = context
                     .peer
                     .address
                     .map(|address| address.ip().to_string())
                     .unwrap_or_default();
+                let news = news.clone();
                 let fits = request.len() <= REQUEST_MAX;
                 let answer = fits.then(|| relay.relay(call, request, address));
                 async move {
                     match answer {
-                        Some(answer) => answer.await,
+                        Some(answer) => {
+                            let answer = answer.await;
+                            news.ring();
+                            answer
+                        }
                         None => Err(Status::new(
                             Code::InvalidArgument,
                             "malformed join request: it is over 64 KiB",

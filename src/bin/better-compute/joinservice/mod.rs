@@ -209,6 +209,14 @@ impl JoinService {
         self.keys.sign(time.encode_to_vec(), Purpose::ServerTime)
     }
 
+    /// Signs what the operator wants of a node: an encoded `NodeSpec`.
+    ///
+    /// # Errors
+    /// It could not be signed.
+    pub fn sign_spec(&self, spec: Vec<u8>) -> Result<Envelope, Refusal> {
+        self.keys.sign(spec, Purpose::NodeSpec)
+    }
+
     /// The trust bundle in force.
     pub fn trust(&self) -> Arc<Trust> {
         self.keys.trust.clone()

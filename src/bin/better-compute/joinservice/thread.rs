@@ -31,6 +31,9 @@ pub type Answer = Pin<Box<dyn Future<Output = Result<Vec<u8>, Status>>>>;
 /// A signed `ServerTime` on its way, unless there is none to be had.
 pub type SignedTime = Pin<Box<dyn Future<Output = Option<Envelope>>>>;
 
+/// A signed `NodeSpec` on its way.
+pub type SignedSpec = Pin<Box<dyn Future<Output = Option<Envelope>>>>;
+
 /// What a node asks of a JoinService.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
@@ -48,7 +51,14 @@ pub trait Relay {
     fn trust(&self) -> Arc<Trust>;
 }
 
+/// Signs what the operator wants of a node.
+pub trait SpecSigner {
+    /// An encoded `NodeSpec` in its envelope; `None` when it could not be signed.
+    fn sign_spec(&self, spec: Vec<u8>) -> SignedSpec;
+}
+
 enum Job {
+    Spec(Vec<u8>, Sender<Option<Envelope>>),
     Call {
         call: Call,
         request: Vec<u8>,
@@ -115,6 +125,14 @@ fn run(mut service: JoinService, mut jobs: Receiver<Job>, shared: &Mutex<Shared>
                     Ok(answered) => Ok(answered.response),
                     Err(refusal) => Err(refusal.status()),
                 });
+            }
+            Job::Spec(spec, answer) => {
+                let signed = service.sign_spec(spec);
+                if let Err(refusal) = &signed {
+                    let fields = [("error", Value::Chain(refusal))];
+                    log::event(Level::Error, "spec.not_signed", &fields);
+                }
+                let _ = answer.try_send(signed.ok());
             }
             Job::Time(answer) => {
                 let _ = answer.try_send(time(&service, shared));
@@ -212,6 +230,19 @@ impl Relay for LocalRelay {
 
     fn trust(&self) -> Arc<Trust> {
         locked(&self.shared).trust.clone()
+    }
+}
+
+impl SpecSigner for LocalRelay {
+    fn sign_spec(&self, spec: Vec<u8>) -> SignedSpec {
+        let (answer, mut answered) = channel(1);
+        let queued = self.jobs.try_send(Job::Spec(spec, answer));
+        Box::pin(async move {
+            match queued {
+                Ok(()) => answered.recv().await.flatten(),
+                Err(_) => None,
+            }
+        })
     }
 }
 

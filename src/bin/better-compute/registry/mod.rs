@@ -7,12 +7,14 @@
 //! key or of the one it renews to, which is its present key from then on. When a node was last seen
 //! is kept in memory and written at most every 30 seconds: it is the one thing a kill may lose.
 
+mod events;
+mod sessions;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -20,83 +22,23 @@ use std::thread;
 use bcd::rt::channel::{Receiver, Sender, channel};
 use bcd::sys::clock;
 use bcd::sys::log::{self, Level, Value};
-use bcd::wire::grpc::{Code, Status};
 
-use crate::joinservice;
-use crate::store::{Incoming, Node, SessionFacts, Store, StoreError};
+use self::events::Delivery;
+pub use self::sessions::{Batch, Given, Opening, Owed, Sessions};
+use crate::store::{Node, Store, StoreError};
 
 /// Calls that may wait.
 const QUEUE: usize = 1024;
 /// How often sightings are written.
 const SEEN_EVERY_MS: i64 = 30_000;
-/// After how many stored events a node's share of them is looked at, and of how many nodes at once.
-const PRUNE_EVERY: i64 = 200;
-const PRUNE_NODES: usize = 16;
-/// How often events are pruned by age, and how many at once.
-const PRUNE_AGE_EVERY_MS: i64 = 600_000;
-const PRUNE_AT_ONCE: u32 = 1_000;
 
 /// Now, Unix time in milliseconds.
 pub fn now_ms() -> i64 {
     i64::try_from(clock::wall_ms()).unwrap_or(i64::MAX)
 }
 
-/// What the gateway knows of a session that is to be opened.
-pub struct Opening {
-    pub node_id: String,
-    /// SHA-256 of the SubjectPublicKeyInfo of the certificate it was opened with.
-    pub spki_sha256: [u8; 32],
-    pub session_id: String,
-    pub daemon_version: String,
-    pub boot_id: String,
-    pub capabilities: Vec<String>,
-    pub address: String,
-    /// The version of the trust bundle it holds.
-    pub trust_version: u64,
-    /// The node's journal; empty for a node that keeps none.
-    pub journal_id: Vec<u8>,
-}
-
-/// What a session that may be starts from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
-    /// Up to where the events of its journal are stored.
-    pub resume_position: u64,
-}
-
-/// Events of one session, in order.
-#[derive(Debug)]
-pub struct Batch {
-    pub node_id: String,
-    pub journal_id: Vec<u8>,
-    pub events: Vec<Incoming>,
-}
-
-/// Events that could not be stored.
-#[derive(Debug)]
-pub struct NotStored {
-    /// To try again; `None` when the records' thread is gone with them.
-    pub batch: Option<Batch>,
-    pub error: RegistryError,
-}
-
 /// A future of the loop.
 pub type Answer<T> = Pin<Box<dyn Future<Output = T>>>;
-
-/// What the gateway tells of sessions.
-pub trait Sessions {
-    /// Whether the session may be; the node is then adopting.
-    fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>>;
-    /// Stores events and gives the position up to which their journal is stored. A session has one call
-    /// of this at a time: that bounds what waits here.
-    fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>>;
-    /// The node holds the trust bundle of this version.
-    fn trusts(&self, node_id: &str, version: u64);
-    /// A frame was heard: the node is connected.
-    fn seen(&self, node_id: &str, session_id: &str);
-    /// The session is over.
-    fn closed(&self, node_id: &str, session_id: &str);
-}
 
 /// Why a call to the records failed.
 #[derive(Debug)]
@@ -132,11 +74,6 @@ type Work = Box<dyn FnOnce(&mut Records) + Send>;
 /// Events that wait to be stored together.
 type Inbox = Arc<Mutex<Vec<Delivery>>>;
 
-struct Delivery {
-    batch: Batch,
-    answer: Sender<Result<u64, NotStored>>,
-}
-
 /// The way to the records' thread.
 #[derive(Clone)]
 pub struct Registry {
@@ -156,6 +93,17 @@ pub struct Records {
     pruned_ms: i64,
     /// When it was last said that events cannot be stored.
     complained_ms: i64,
+    /// By command: how far its node says it is. Not kept.
+    progress: BTreeMap<String, Progress>,
+}
+
+/// How far a node says it is with a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// `None`: it does not know.
+    pub percent: Option<u32>,
+    pub message: String,
+    pub at_ms: i64,
 }
 
 /// Starts the thread; sessions that an earlier process left open are closed first. It ends when the last
@@ -173,6 +121,7 @@ pub fn start(store: Store) -> Result<Registry, RegistryError> {
         stored: BTreeMap::new(),
         pruned_ms: 0,
         complained_ms: 0,
+        progress: BTreeMap::new(),
     };
     let inbox = Inbox::default();
     let taken = inbox.clone();
@@ -260,6 +209,18 @@ impl Records {
         Ok(nodes)
     }
 
+    /// The nodes that changed after this change, deleted ones too.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn changed_nodes(&self, after: i64) -> Result<Vec<Node>, StoreError> {
+        let mut nodes = self.store.changed_nodes(after)?;
+        for node in &mut nodes {
+            self.add_seen(node);
+        }
+        Ok(nodes)
+    }
+
     /// A node that is not deleted.
     ///
     /// # Errors
@@ -278,122 +239,21 @@ impl Records {
         }
     }
 
-    fn open(
-        &mut self,
-        opening: &Opening,
-        now_ms: i64,
-    ) -> Result<Result<Opened, Status>, StoreError> {
-        let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
-        let node = match self.store.node(&opening.node_id)? {
-            Some(node) if !node.deleted => node,
-            _ => return refused(joinservice::DELETED),
-        };
-        // The first session with a renewed key ends the time of the former.
-        if node.spki_sha256 != opening.spki_sha256
-            && !self
-                .store
-                .promote_next(&opening.node_id, &opening.spki_sha256)?
-        {
-            return refused(joinservice::REPLACED);
-        }
-        self.store
-            .note_trust(&opening.node_id, opening.trust_version)?;
-        self.seen.remove(&opening.node_id);
-        self.store.session_opened(&SessionFacts {
-            node_id: &opening.node_id,
-            session_id: &opening.session_id,
-            daemon_version: &opening.daemon_version,
-            boot_id: &opening.boot_id,
-            capabilities: &opening.capabilities,
-            address: &opening.address,
-            now_ms,
-        })?;
-        let resume_position = self
-            .store
-            .journal_position(&opening.node_id, &opening.journal_id)?;
-        Ok(Ok(Opened { resume_position }))
+    /// For a clean end: writes all sightings and closes all sessions.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        self.write_seen();
+        self.store.close_all_sessions()
     }
 
-    /// Stores what came from all sessions in one transaction. When that fails, each alone: what is wrong
-    /// with one does not hold up the others.
-    fn store_events(&mut self, deliveries: Vec<Delivery>, now_ms: i64) {
-        let stored = self.store.together(|store| {
-            deliveries
-                .iter()
-                .map(|delivery| add(store, &delivery.batch, now_ms))
-                .collect::<Result<Vec<u64>, StoreError>>()
-        });
-        match stored {
-            Ok(positions) => {
-                for (delivery, position) in deliveries.into_iter().zip(positions) {
-                    self.count_stored(&delivery.batch);
-                    let _ = delivery.answer.try_send(Ok(position));
-                }
-                self.prune(now_ms);
-            }
-            Err(error) if deliveries.len() == 1 => self.give_back(deliveries, error, now_ms),
-            Err(_) => {
-                for delivery in deliveries {
-                    self.store_events(vec![delivery], now_ms);
-                }
-            }
-        }
+    /// How far its node says it is with a command.
+    pub fn progress(&self, id: &str) -> Option<&Progress> {
+        self.progress.get(id)
     }
 
-    fn give_back(&mut self, deliveries: Vec<Delivery>, error: StoreError, now_ms: i64) {
-        if now_ms - self.complained_ms >= SEEN_EVERY_MS {
-            self.complained_ms = now_ms;
-            log::event(
-                Level::Error,
-                "registry.events",
-                &[("error", Value::Chain(&error))],
-            );
-        }
-        let mut error = Some(error);
-        for delivery in deliveries {
-            let error = error
-                .take()
-                .map_or(RegistryError::Busy, RegistryError::Store);
-            let _ = delivery.answer.try_send(Err(NotStored {
-                batch: Some(delivery.batch),
-                error,
-            }));
-        }
-    }
-
-    fn count_stored(&mut self, batch: &Batch) {
-        let count = i64::try_from(batch.events.len()).unwrap_or(0);
-        // A node that was not heard of since the start may be at its share already.
-        let stored = self.stored.entry(batch.node_id.clone());
-        *stored.or_insert(PRUNE_EVERY) += count;
-    }
-
-    /// Keeps each node's events to its share, a little late, and all of them to their age.
-    fn prune(&mut self, now_ms: i64) {
-        let full: Vec<String> = self
-            .stored
-            .iter()
-            .filter(|(_, count)| **count >= PRUNE_EVERY)
-            .map(|(node_id, _)| node_id.clone())
-            .take(PRUNE_NODES)
-            .collect();
-        for node_id in full {
-            let pruned = self.store.prune_node_events(&node_id).map(|_| ());
-            self.complain(pruned);
-            self.stored.insert(node_id, 0);
-        }
-        if now_ms - self.pruned_ms >= PRUNE_AGE_EVERY_MS {
-            match self.store.prune_old_events(now_ms, PRUNE_AT_ONCE) {
-                Ok(ControlFlow::Continue(())) => {}
-                Ok(ControlFlow::Break(())) => self.pruned_ms = now_ms,
-                Err(error) => {
-                    self.pruned_ms = now_ms;
-                    self.complain(Err(error));
-                }
-            }
-        }
-    }
-
+    /// Logs what went wrong where nobody waits for an answer.
     fn complain(&self, outcome: Result<(), StoreError>) {
         if let Err(error) = outcome {
             log::event(
@@ -402,36 +262,6 @@ impl Records {
                 &[("error", Value::Chain(&error))],
             );
         }
-    }
-
-    fn note_seen(
-        &mut self,
-        node_id: String,
-        session_id: String,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        let first = self
-            .seen
-            .get(&node_id)
-            .is_none_or(|(session, _)| *session != session_id);
-        if first {
-            self.store.session_seen(&node_id, &session_id, now_ms)?;
-        }
-        self.seen.insert(node_id, (session_id, now_ms));
-        if now_ms - self.written_ms >= SEEN_EVERY_MS {
-            self.write_seen();
-            self.written_ms = now_ms;
-        }
-        Ok(())
-    }
-
-    /// For a clean end: writes all sightings and closes all sessions.
-    ///
-    /// # Errors
-    /// The database failed.
-    pub fn finish(&mut self) -> Result<(), StoreError> {
-        self.write_seen();
-        self.store.close_all_sessions()
     }
 
     fn write_seen(&mut self) {
@@ -447,81 +277,5 @@ impl Records {
                 &[("error", Value::Chain(&error))],
             );
         }
-    }
-
-    fn close(&mut self, node_id: &str, session_id: &str) -> Result<(), StoreError> {
-        let ended = self
-            .seen
-            .get(node_id)
-            .filter(|(session, _)| session == session_id);
-        if let Some((_, at)) = ended {
-            self.store.session_seen(node_id, session_id, *at)?;
-            self.seen.remove(node_id);
-        }
-        self.store.session_closed(node_id, session_id)
-    }
-}
-
-/// Stores one session's events, and what they say, inside a transaction.
-fn add(store: &Store, batch: &Batch, now_ms: i64) -> Result<u64, StoreError> {
-    store.add_events(
-        &batch.node_id,
-        &batch.journal_id,
-        &batch.events,
-        now_ms,
-        |_, _| Ok(()),
-    )
-}
-
-impl Sessions for Registry {
-    fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>> {
-        let (answer, mut answered) = channel(1);
-        let first = {
-            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            inbox.push(Delivery { batch, answer });
-            inbox.len() == 1
-        };
-        if first {
-            // A full queue is as good a nudge: the inbox is looked at after each of its calls.
-            let _ = self.work.try_send(Box::new(|_: &mut Records| {}));
-        }
-        Box::pin(async move {
-            answered.recv().await.unwrap_or(Err(NotStored {
-                batch: None,
-                error: RegistryError::Stopped,
-            }))
-        })
-    }
-
-    fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>> {
-        let answer = self.with(move |records| records.open(&opening, now_ms()));
-        Box::pin(async move {
-            answer.await.unwrap_or_else(|error| {
-                log::event(
-                    Level::Error,
-                    "session.registry",
-                    &[("error", Value::Chain(&error))],
-                );
-                Err(Status::new(
-                    Code::Unavailable,
-                    "the control plane cannot use its records: try again later",
-                ))
-            })
-        })
-    }
-
-    fn trusts(&self, node_id: &str, version: u64) {
-        let node_id = node_id.to_owned();
-        self.tell(move |records| records.store.note_trust(&node_id, version));
-    }
-
-    fn seen(&self, node_id: &str, session_id: &str) {
-        let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
-        self.tell(move |records| records.note_seen(node_id, session_id, now_ms()));
-    }
-
-    fn closed(&self, node_id: &str, session_id: &str) {
-        let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
-        self.tell(move |records| records.close(&node_id, &session_id));
     }
 }

@@ -4,8 +4,6 @@
 //! runs ahead of what is on the disk. What an event says (a command's state, a section's) is taken down
 //! in the same transaction.
 
-#![allow(dead_code)] // Until the API lists events.
-
 use std::ops::ControlFlow;
 
 use bcd::proto::{Event, EventBody, EventsDropped};

@@ -5,10 +5,13 @@
 //! its record are one transaction; a secret never enters the file, only its digest. Each thread opens a
 //! [`Store`] of its own; writers wait for each other.
 
+mod commands;
 mod events;
 mod nodes;
+mod outputs;
 mod renewals;
 mod schema;
+mod specs;
 mod tokens;
 
 use std::error::Error;
@@ -18,9 +21,16 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-pub use self::events::Incoming;
+pub use self::commands::{
+    Added, Cancelled, Command, CommandsAsked, Due, NewCommand, OPEN_MAX, cut,
+};
+pub use self::events::{EventsAsked, Incoming, StoredEvent};
+#[cfg(test)]
+pub use self::nodes::tests::joined as node_for_tests;
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
+pub use self::outputs::{Fetch, Kept};
 pub use self::renewals::{Issued, Renewal};
+pub use self::specs::{NAME_MAX, SECTIONS_MAX, SPEC_BYTES_MAX, Section, Spec};
 pub use self::tokens::{Attempt, NewToken, Redemption, Token};
 
 /// How long a writer waits for another one.

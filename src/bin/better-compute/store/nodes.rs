@@ -186,6 +186,22 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
+    /// The nodes that changed after this change, deleted ones too, in the order they changed.
+    pub fn changed_nodes(&self, after: i64) -> Result<Vec<Node>, StoreError> {
+        let sql = format!("{COLUMNS} WHERE change > ?1 ORDER BY change");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let rows = statement.query_map([after], node)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The latest change of any node.
+    pub fn last_change(&self) -> Result<i64, StoreError> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT coalesce(max(change), 0) FROM nodes")?;
+        Ok(statement.query_row([], |row| row.get(0))?)
+    }
+
     /// The hardware claims that a node shares with other nodes, at most 100.
     pub fn duplicates(&self, node_id: &str) -> Result<Vec<Duplicate>, StoreError> {
         let mut statement = self.connection.prepare_cached(
@@ -401,6 +417,40 @@ pub mod tests {
         assert!(!store.set_cordoned("node_a", false).unwrap());
         assert!(store.node("node_a").unwrap().unwrap().deleted);
         assert!(store.nodes().unwrap().is_empty());
+    }
+
+    #[test]
+    fn every_change_that_a_list_shows_is_seen_whoever_makes_it() {
+        let dir = TempDir::new();
+        let path = dir.0.join("state.db");
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.last_change().unwrap(), 0);
+        store.put_node(&joined("node_a"), &[]).unwrap();
+        store.put_node(&joined("node_b"), &[]).unwrap();
+        let mut seen = store.last_change().unwrap();
+        let mut changed = |what: &str, wanted: &[&str]| {
+            let nodes = store.changed_nodes(seen).unwrap();
+            let ids: Vec<_> = nodes.iter().map(|node| node.id.as_str()).collect();
+            assert_eq!(ids, wanted, "{what}");
+            seen = store.last_change().unwrap();
+        };
+        changed("nothing", &[]);
+        store.session_opened(&facts("sess_1", &[])).unwrap();
+        changed("a session", &["node_a"]);
+        store.session_seen("node_a", "sess_1", 110).unwrap();
+        changed("its first frame", &["node_a"]);
+        store.session_seen("node_a", "sess_2", 120).unwrap();
+        changed("a session that is over", &[]);
+        Store::open(&path)
+            .unwrap()
+            .set_cordoned("node_b", true)
+            .unwrap();
+        changed("another connection's change", &["node_b"]);
+        store.session_closed("node_a", "sess_1").unwrap();
+        store.delete_node("node_b", 5).unwrap();
+        changed("two changes", &["node_a", "node_b"]);
+        store.put_node(&joined("node_c"), &[]).unwrap();
+        changed("a join", &["node_c"]);
     }
 
     #[test]

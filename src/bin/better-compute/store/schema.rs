@@ -144,7 +144,7 @@ CREATE TABLE commands (
     cancel_order    INTEGER,              -- grows with every cancellation
     output_size     INTEGER,              -- what the node keeps to be fetched
     output_received INTEGER NOT NULL DEFAULT 0,
-    output_state    TEXT NOT NULL DEFAULT 'none' -- none, fetching, stored, released, gone
+    output_state    TEXT NOT NULL DEFAULT 'none' -- none, fetching, stored, released, gone, damaged
 ) STRICT;
 CREATE INDEX commands_by_node ON commands (node_id, number);
 CREATE INDEX commands_open ON commands (node_id, number) WHERE finished_ms IS NULL;

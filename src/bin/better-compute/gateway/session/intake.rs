@@ -27,6 +27,8 @@ pub struct Intake {
     acknowledged: Option<u64>,
     waiting: Vec<Incoming>,
     bytes: usize,
+    /// Whether a command's report is among those taken since this was last asked.
+    reports: bool,
 }
 
 impl Intake {
@@ -38,6 +40,7 @@ impl Intake {
             acknowledged: None,
             waiting: Vec::new(),
             bytes: 0,
+            reports: false,
         }
     }
 
@@ -59,6 +62,7 @@ impl Intake {
             self.acknowledged = None;
             return Ok(());
         }
+        self.reports |= matches!(event.body, Some(EventBody::CommandUpdate(_)));
         self.bytes += bytes.len() + OVERHEAD;
         self.waiting.push(Incoming { sequence, bytes });
         Ok(())
@@ -127,6 +131,11 @@ impl Intake {
         Some(std::mem::take(&mut self.waiting))
     }
 
+    /// Whether reports on commands came since this was last asked.
+    pub fn reports(&mut self) -> bool {
+        std::mem::take(&mut self.reports)
+    }
+
     /// The journal is stored up to here.
     pub fn stored(&mut self, position: u64) {
         self.stored = self.stored.max(position);
@@ -181,7 +190,8 @@ mod tests {
     #[test]
     fn every_order_of_events_has_its_outcome() {
         let e = event;
-        let table: &[(&str, u64, &[Event], Result<Vec<u64>, Code>)] = &[
+        type Row<'a> = (&'a str, u64, &'a [Event], Result<Vec<u64>, Code>);
+        let table: &[Row<'_>] = &[
             ("in order", 0, &[e(1), e(2)], Ok(vec![1, 2])),
             ("resumed", 5, &[e(6)], Ok(vec![6])),
             ("all came before", 5, &[e(4), e(5)], Ok(vec![])),

@@ -1,7 +1,8 @@
 //! One session: `Hello`, `Welcome`, then frames both ways until it ends.
 //!
 //! How the parts fit: `hello` says who opens it; `frame` reads a frame and leaves an event as it came;
-//! `intake` decides on events. This file is the loop: it takes one [`Turn`] at a time, and each send has
+//! `intake` decides on events; `fetch` on commands' outputs; `giving` on what the node is owed: commands,
+//! cancellations, its spec. This file is the loop: it takes one [`Turn`] at a time, and each send has
 //! the session's patience to be taken.
 //!
 //! Promises: an acknowledgement leaves after its events are stored; while they cannot be stored, the
@@ -16,7 +17,9 @@
 )]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod fetch;
 mod frame;
+mod giving;
 mod hello;
 mod intake;
 
@@ -34,18 +37,23 @@ use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::server::{Context, Receiver, Sender};
 use bcd::wire::grpc::{Code, Status};
 
+use self::fetch::Fetching;
 use self::frame::Frame;
 pub(super) use self::frame::SESSION;
+use self::giving::Giving;
 use self::intake::Intake;
 use super::{Gateway, Live};
 use crate::ids;
 use crate::joinservice;
-use crate::registry::{Answer, Batch, Opening, Sessions, now_ms};
+use crate::registry::{Answer, Batch, Given, Opening, Owed, RegistryError, Sessions, now_ms};
+use crate::store::Kept;
 
 /// Orders that may wait for a session.
 const ORDERS: usize = 16;
 /// How long a session waits before it tries to store events again.
 const STORE_AGAIN: Duration = Duration::from_secs(2);
+/// The one kind of command for a node that must upgrade first.
+const UPGRADE: &str = "daemon.upgrade";
 /// How a drained node spreads its return: `Drain.reconnect_after_ms`.
 const RECONNECT_AFTER_MS: u32 = 5_000;
 
@@ -62,6 +70,8 @@ pub(super) enum Ending {
 
 /// What others want of a session.
 pub(super) enum Order {
+    /// The records owe the node something new.
+    Look,
     /// The trust bundle changed: the node gets the one in force.
     Trust,
     /// The node shall renew its certificate within this span.
@@ -89,6 +99,7 @@ impl Drop for Place {
         self.gateway
             .sessions
             .closed(&self.node_id, &self.session_id);
+        self.gateway.news.ring();
     }
 }
 
@@ -149,6 +160,7 @@ async fn hold(
             journal_id: hello.journal_id.clone(),
         })
         .await?;
+    gateway.news.ring();
     let (orders_in, orders) = rt::channel(ORDERS);
     let live = Live {
         session_id: place.session_id.clone(),
@@ -174,6 +186,12 @@ async fn hold(
         ],
     );
     let interval = gateway.settings.heartbeat;
+    let given = Given {
+        node_id: place.node_id.clone(),
+        spec_generation: version.map(|_| hello.spec_generation),
+        only: version.is_none().then_some(UPGRADE),
+        ..Given::default()
+    };
     let mut session = Session {
         intake: Intake::new(!hello.journal_id.is_empty(), opened.resume_position),
         journal_id: hello.journal_id,
@@ -181,6 +199,10 @@ async fn hold(
         answers,
         patience: interval * 2,
         storing: None,
+        giving: Giving::new(given),
+        fetching: Fetching::default(),
+        keeping: None,
+        heard: false,
     };
     let welcome = Welcome {
         protocol_version: version.unwrap_or(0),
@@ -196,6 +218,7 @@ async fn hold(
     if hello.trust_bundle_version < gateway.relay.trust().version {
         session.send_trust().await?;
     }
+    session.look();
     session.go_on(frames, orders).await
 }
 
@@ -211,6 +234,8 @@ fn reconnect_spread_ms(sessions: usize) -> u32 {
 enum Turn {
     Order(Option<Order>),
     Stored(Result<u64, Status>),
+    Owed(Result<Owed, RegistryError>),
+    Kept(Kept),
     Frame(Result<Option<Frame>, Status>),
 }
 
@@ -224,6 +249,12 @@ struct Session {
     intake: Intake,
     /// Events that are being stored.
     storing: Option<Answer<Result<u64, Status>>>,
+    giving: Giving,
+    fetching: Fetching,
+    /// A piece of output that is being stored.
+    keeping: Option<Answer<Kept>>,
+    /// Whether the node was heard since `Hello`.
+    heard: bool,
 }
 
 impl Session {
@@ -249,7 +280,14 @@ impl Session {
                 Ok(Turn::Stored(position)) => {
                     self.storing = None;
                     self.intake.stored(position?);
+                    self.place.gateway.news.ring();
+                    // A report may have left something to fetch.
+                    if self.intake.reports() {
+                        self.look();
+                    }
                 }
+                Ok(Turn::Owed(owed)) => self.give(owed).await?,
+                Ok(Turn::Kept(kept)) => self.fetch_on(kept).await?,
                 Ok(Turn::Frame(frame)) => {
                     let Some(frame) = frame? else {
                         log::event(
@@ -278,7 +316,8 @@ impl Session {
     ) -> Turn {
         let mut frame = pin!(frames.next());
         let reading = self.intake.has_room();
-        let storing = &mut self.storing;
+        let (storing, keeping) = (&mut self.storing, &mut self.keeping);
+        let asking = &mut self.giving.asking;
         poll_fn(|cx| {
             if let Poll::Ready(order) = orders.poll_recv(cx) {
                 return Poll::Ready(Turn::Order(order));
@@ -287,6 +326,16 @@ impl Session {
                 && let Poll::Ready(stored) = storing.as_mut().poll(cx)
             {
                 return Poll::Ready(Turn::Stored(stored));
+            }
+            if let Some(owed) = asking.as_mut()
+                && let Poll::Ready(owed) = owed.as_mut().poll(cx)
+            {
+                return Poll::Ready(Turn::Owed(owed));
+            }
+            if let Some(keep) = keeping.as_mut()
+                && let Poll::Ready(kept) = keep.as_mut().poll(cx)
+            {
+                return Poll::Ready(Turn::Kept(kept));
             }
             match reading {
                 true => frame.as_mut().poll(cx).map(Turn::Frame),
@@ -298,6 +347,10 @@ impl Session {
 
     async fn obey(&mut self, order: Option<Order>) -> Result<(), Status> {
         match order {
+            Some(Order::Look) => {
+                self.look();
+                Ok(())
+            }
             Some(Order::Trust) => self.send_trust().await,
             Some(Order::Renew(span)) => {
                 let within_ms = u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
@@ -328,15 +381,23 @@ impl Session {
     }
 
     async fn hear(&mut self, frame: Frame) -> Result<(), Status> {
-        let gateway = &self.place.gateway;
-        gateway
-            .sessions
-            .seen(&self.place.node_id, &self.place.session_id);
+        let sessions = self.place.gateway.sessions.clone();
+        let beat = matches!(frame.known.kind, Some(NodeFrameKind::Heartbeat(_)));
+        if beat || !self.heard {
+            sessions.seen(&self.place.node_id, &self.place.session_id);
+        }
+        if !self.heard {
+            self.heard = true;
+            self.place.gateway.news.ring();
+        }
         if let Some(event) = frame.event {
             return self.intake.take(event);
         }
         match frame.known.kind {
             Some(NodeFrameKind::Heartbeat(heartbeat)) => {
+                for command in self.giving.beat() {
+                    sessions.output_released(command);
+                }
                 let echo = Heartbeat {
                     sequence: heartbeat.sequence,
                     time_ms: now_ms(),
@@ -344,9 +405,15 @@ impl Session {
                 self.send(GatewayFrameKind::Heartbeat(echo)).await
             }
             Some(NodeFrameKind::TrustBundleTaken(taken)) => {
-                gateway.sessions.trusts(&self.place.node_id, taken.version);
+                sessions.trusts(&self.place.node_id, taken.version);
                 Ok(())
             }
+            Some(NodeFrameKind::CommandProgress(progress)) => {
+                sessions.progress(&self.place.node_id, progress);
+                self.place.gateway.news.ring();
+                Ok(())
+            }
+            Some(NodeFrameKind::Output(chunk)) => self.take_output(chunk),
             _ => Ok(()),
         }
     }

@@ -1,0 +1,287 @@
+//! Command kinds: what their parameters are, and how their results read.
+
+use bcd::crypto::{base64, digest};
+use bcd::proto::{
+    DaemonSection, Facts, FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource,
+    LogsCollectResult, Message, RebootParams, RebootResult,
+};
+
+use super::facts;
+use super::given::Given;
+use super::sections;
+use crate::json::{Json, Object};
+
+const DELAY_MAX_S: i64 = 600;
+const LOGS_MAX_BYTES: i64 = 16 * 1024 * 1024;
+const TEXT_MAX: usize = 256;
+const PATH_MAX: usize = 1024;
+
+/// The kinds this program knows the parameters of.
+const KNOWN: &[&str] = &[
+    "node.reboot",
+    "logs.collect",
+    "node.facts",
+    "daemon.upgrade",
+];
+
+/// The encoded parameters of a command.
+///
+/// # Errors
+/// What is wrong with them, in words.
+pub fn encode_params(kind: &str, params: &Json, now_ms: i64) -> Result<Vec<u8>, String> {
+    let mut given = Given::new(format!("the parameters of {kind}"), params)?;
+    match kind {
+        "node.reboot" => {
+            let delay = given.number("delay_s", 0, DELAY_MAX_S)?.unwrap_or(0);
+            let params = RebootParams {
+                delay_s: u32::try_from(delay).unwrap_or(0),
+                reason: given.text("reason", TEXT_MAX)?,
+            };
+            given.finish(&["delay_s", "reason"])?;
+            Ok(params.encode_to_vec())
+        }
+        "logs.collect" => logs_collect(given, now_ms),
+        "node.facts" => {
+            given.finish(&[])?;
+            Ok(Vec::new())
+        }
+        "daemon.upgrade" => Ok(sections::daemon(given)?.encode_to_vec()),
+        _ => Err(format!(
+            "the parameters of {} are not known here, only those of {}: give them encoded, in base64, as paramsBase64",
+            bcd::crypto::json::quote(kind),
+            KNOWN.join(", ")
+        )),
+    }
+}
+
+fn logs_collect(mut given: Given, now_ms: i64) -> Result<Vec<u8>, String> {
+    let max_bytes = given.number("max_bytes", 1, LOGS_MAX_BYTES)?.unwrap_or(0);
+    let source = if given.has("path") {
+        let path = given.text("path", PATH_MAX)?;
+        let beneath = path.strip_prefix("/var/log/").unwrap_or(&path);
+        let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+        if beneath.starts_with('/') || !beneath.split('/').all(plain) {
+            return Err(
+                "path of the parameters of logs.collect must be a file beneath /var/log, without . and .."
+                    .to_owned(),
+            );
+        }
+        LogsCollectParamsSource::File(FileSource { path })
+    } else {
+        let (since_ms, until_ms) = (
+            given.moment("since", now_ms)?,
+            given.moment("until", now_ms)?,
+        );
+        if until_ms != 0 && until_ms < since_ms {
+            return Err("the parameters of logs.collect end before they begin".to_owned());
+        }
+        let boot = given.number("boot", -1_000, 0)?;
+        LogsCollectParamsSource::Journalctl(JournalctlSource {
+            unit: given.text("unit", TEXT_MAX)?,
+            since_ms,
+            until_ms,
+            boot: boot.and_then(|boot| i32::try_from(boot).ok()),
+            kernel: given.flag("kernel")?,
+        })
+    };
+    given.finish(&[
+        "path (a file), or unit",
+        "since",
+        "until",
+        "boot",
+        "kernel (the journal)",
+        "and max_bytes",
+    ])?;
+    let params = LogsCollectParams {
+        source: Some(source),
+        max_bytes: max_bytes.unsigned_abs(),
+    };
+    Ok(params.encode_to_vec())
+}
+
+/// Encoded parameters as an operator reads them.
+pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
+    let shown: Option<Json> = match kind {
+        "node.reboot" => RebootParams::decode(bytes).ok().map(|params| {
+            Object::new()
+                .with("delay_s", params.delay_s)
+                .with_text("reason", &params.reason)
+                .into()
+        }),
+        "logs.collect" => LogsCollectParams::decode(bytes).ok().map(show_logs_params),
+        "node.facts" if bytes.is_empty() => Some(Object::new().into()),
+        "daemon.upgrade" => DaemonSection::decode(bytes)
+            .ok()
+            .map(|section| sections::show_daemon(&section)),
+        _ => None,
+    };
+    shown.unwrap_or_else(|| raw(bytes))
+}
+
+fn show_logs_params(params: LogsCollectParams) -> Json {
+    let shown = match params.source {
+        Some(LogsCollectParamsSource::File(file)) => Object::new().with("path", file.path),
+        Some(LogsCollectParamsSource::Journalctl(journal)) => {
+            let moment = |ms: i64| (ms != 0).then_some(ms);
+            Object::new()
+                .with_text("unit", &journal.unit)
+                .with_some("since_ms", moment(journal.since_ms))
+                .with_some("until_ms", moment(journal.until_ms))
+                .with_some("boot", journal.boot)
+                .with("kernel", journal.kernel)
+        }
+        None => Object::new(),
+    };
+    let max_bytes = (params.max_bytes != 0).then_some(params.max_bytes);
+    shown.with_some("max_bytes", max_bytes).into()
+}
+
+/// A result as an operator reads it; `None` when there is none.
+pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let shown: Option<Json> = match kind {
+        "node.reboot" => RebootResult::decode(bytes).ok().map(|result| {
+            Object::new()
+                .with("boot_id_before", result.boot_id_before)
+                .with("boot_id_after", result.boot_id_after)
+                .into()
+        }),
+        "logs.collect" => LogsCollectResult::decode(bytes).ok().map(|result| {
+            Object::new()
+                .with("size", result.size)
+                .with("sha256", digest::hex(&result.sha256))
+                .with("truncated", result.truncated)
+                .into()
+        }),
+        "node.facts" => Facts::decode(bytes).ok().map(|facts| facts::show(&facts)),
+        _ => None,
+    };
+    Some(shown.unwrap_or_else(|| raw(bytes)))
+}
+
+/// What this program cannot read.
+pub fn raw(bytes: &[u8]) -> Json {
+    Object::new().with("base64", base64::encode(bytes)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 10_000_000;
+
+    fn encode(kind: &str, params: &str) -> Result<Vec<u8>, String> {
+        let params = Json::parse(params.as_bytes(), 10_000, 8).unwrap();
+        encode_params(kind, &params, NOW)
+    }
+
+    #[test]
+    fn parameters_read_back_as_they_were_given() {
+        for (kind, given, shown) in [
+            ("node.reboot", "{}", r#"{"delay_s":0}"#),
+            (
+                "node.reboot",
+                r#"{"reason":"kernel","delay_s":"30"}"#,
+                r#"{"delay_s":30,"reason":"kernel"}"#,
+            ),
+            ("node.facts", "{}", "{}"),
+            ("node.facts", "null", "{}"),
+            ("logs.collect", "{}", r#"{"kernel":false}"#),
+            (
+                "logs.collect",
+                r#"{"unit":"ssh.service","boot":-1,"kernel":"true","since_ms":5,"until":"1h","max_bytes":9}"#,
+                r#"{"unit":"ssh.service","since_ms":5,"until_ms":6400000,"boot":-1,"kernel":true,"max_bytes":9}"#,
+            ),
+            (
+                "logs.collect",
+                r#"{"path":"/var/log/syslog"}"#,
+                r#"{"path":"/var/log/syslog"}"#,
+            ),
+            (
+                "logs.collect",
+                r#"{"path":"apt/term.log"}"#,
+                r#"{"path":"apt/term.log"}"#,
+            ),
+        ] {
+            let encoded = encode(kind, given).unwrap();
+            assert_eq!(show_params(kind, &encoded).to_string(), shown, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_a_kind_does_not_take_is_refused_by_name() {
+        for (kind, given, says) in [
+            ("node.reboot", "[]", "JSON object"),
+            (
+                "node.reboot",
+                r#"{"delay":5}"#,
+                r#"have no "delay": there are delay_s, reason"#,
+            ),
+            ("node.reboot", r#"{"delay_s":601}"#, "from 0 to 600"),
+            ("node.reboot", r#"{"delay_s":-1}"#, "delay_s"),
+            ("node.reboot", r#"{"delay_s":1.5}"#, "whole number"),
+            ("node.reboot", r#"{"reason":"a\nb"}"#, "reason"),
+            ("node.facts", r#"{"a":1}"#, "there are none"),
+            (
+                "logs.collect",
+                r#"{"path":"../shadow"}"#,
+                "beneath /var/log",
+            ),
+            (
+                "logs.collect",
+                r#"{"path":"/etc/shadow"}"#,
+                "beneath /var/log",
+            ),
+            ("logs.collect", r#"{"path":""}"#, "beneath /var/log"),
+            (
+                "logs.collect",
+                r#"{"path":"a","unit":"b"}"#,
+                r#"have no "unit""#,
+            ),
+            (
+                "logs.collect",
+                r#"{"since":"1h","since_ms":1}"#,
+                "say the same",
+            ),
+            ("logs.collect", r#"{"since":"yesterday"}"#, "span"),
+            (
+                "logs.collect",
+                r#"{"since_ms":9,"until_ms":8}"#,
+                "before they begin",
+            ),
+            ("logs.collect", r#"{"boot":1}"#, "boot"),
+            ("logs.collect", r#"{"kernel":1}"#, "true or false"),
+            ("logs.collect", r#"{"max_bytes":16777217}"#, "max_bytes"),
+            ("diag.dcgm", "{}", "paramsBase64"),
+        ] {
+            let refused = encode(kind, given).unwrap_err();
+            assert!(refused.contains(says), "{given}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_shown_or_given_in_base64() {
+        let result = LogsCollectResult {
+            size: 3,
+            sha256: vec![0xab; 2],
+            truncated: true,
+        };
+        let shown = show_result("logs.collect", &result.encode_to_vec()).unwrap();
+        assert_eq!(
+            shown.to_string(),
+            r#"{"size":3,"sha256":"abab","truncated":true}"#
+        );
+        assert_eq!(
+            show_result("x", &[1]).unwrap().to_string(),
+            r#"{"base64":"AQ=="}"#
+        );
+        assert_eq!(
+            show_result("node.reboot", &[0xff]).unwrap().text("base64"),
+            "/w=="
+        );
+        assert_eq!(show_result("node.reboot", &[]), None);
+        assert_eq!(show_params("node.facts", &[1]).text("base64"), "AQ==");
+    }
+}

@@ -1,0 +1,305 @@
+//! What the gateway tells the records of sessions, and what it asks for them.
+
+use std::sync::PoisonError;
+
+use bcd::proto::CommandProgress;
+use bcd::rt::channel::channel;
+use bcd::sys::log::{self, Level, Value};
+use bcd::wire::grpc::{Code, Status};
+
+use super::events::Delivery;
+use super::{Answer, Progress, Records, Registry, RegistryError, SEEN_EVERY_MS, now_ms};
+use crate::joinservice;
+use crate::store::{Due, Fetch, Incoming, Kept, SessionFacts, StoreError, cut};
+
+/// Commands, and cancellations, that one answer to [`Sessions::owed`] has at most.
+const OWED_AT_ONCE: u32 = 8;
+/// Commands whose progress is remembered.
+const PROGRESS_MAX: usize = 10_000;
+const PROGRESS_TEXT_MAX: usize = 256;
+
+/// What the gateway knows of a session that is to be opened.
+pub struct Opening {
+    pub node_id: String,
+    /// SHA-256 of the SubjectPublicKeyInfo of the certificate it was opened with.
+    pub spki_sha256: [u8; 32],
+    pub session_id: String,
+    pub daemon_version: String,
+    pub boot_id: String,
+    pub capabilities: Vec<String>,
+    pub address: String,
+    /// The version of the trust bundle it holds.
+    pub trust_version: u64,
+    /// The node's journal; empty for a node that keeps none.
+    pub journal_id: Vec<u8>,
+}
+
+/// What a session that may be starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Up to where the events of its journal are stored.
+    pub resume_position: u64,
+}
+
+/// Events of one session, in order.
+#[derive(Debug)]
+pub struct Batch {
+    pub node_id: String,
+    pub journal_id: Vec<u8>,
+    pub events: Vec<Incoming>,
+}
+
+/// Events that could not be stored.
+#[derive(Debug)]
+pub struct NotStored {
+    /// To try again; `None` when the records' thread is gone with them.
+    pub batch: Option<Batch>,
+    pub error: RegistryError,
+}
+
+/// How far a session has come with what it owes its node.
+#[derive(Debug, Clone, Default)]
+pub struct Given {
+    pub node_id: String,
+    /// The last command and the last cancellation that were sent, by their orders.
+    pub command: i64,
+    pub cancel: i64,
+    /// The last output whose release was sent.
+    pub release: i64,
+    /// The generation of the spec the node holds; `None`: it is given none.
+    pub spec_generation: Option<u64>,
+    /// Only commands of this kind, and no outputs.
+    pub only: Option<&'static str>,
+}
+
+/// What a session owes its node.
+#[derive(Debug, Default)]
+pub struct Owed {
+    pub due: Due,
+    /// A newer spec: its generation and its encoded envelope.
+    pub spec: Option<(u64, Vec<u8>)>,
+    /// The output to fetch next.
+    pub fetch: Option<Fetch>,
+    /// Outputs the node may delete: the commands' numbers and ids.
+    pub releases: Vec<(i64, String)>,
+}
+
+/// What the gateway tells of sessions.
+pub trait Sessions {
+    /// Whether the session may be; the node is then adopting.
+    fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>>;
+    /// Stores events and gives the position up to which their journal is stored. A session has one call
+    /// of this at a time: that bounds what waits here.
+    fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>>;
+    /// What a session owes its node beyond what it has given.
+    fn owed(&self, given: &Given) -> Answer<Result<Owed, RegistryError>>;
+    /// Keeps a piece of a command's output.
+    fn keep(&self, command: i64, start: u64, data: Vec<u8>) -> Answer<Result<Kept, RegistryError>>;
+    /// The node has a command's output no more.
+    fn output_gone(&self, command: i64);
+    /// The node has heard that it may delete a command's output.
+    fn output_released(&self, command: i64);
+    /// How far a node says it is with a command.
+    fn progress(&self, node_id: &str, progress: CommandProgress);
+    /// The node holds the trust bundle of this version.
+    fn trusts(&self, node_id: &str, version: u64);
+    /// A frame was heard: the node is connected.
+    fn seen(&self, node_id: &str, session_id: &str);
+    /// The session is over.
+    fn closed(&self, node_id: &str, session_id: &str);
+}
+
+impl Records {
+    fn open(
+        &mut self,
+        opening: &Opening,
+        now_ms: i64,
+    ) -> Result<Result<Opened, Status>, StoreError> {
+        let opened = self.store.together(|store| {
+            let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
+            let node = match store.node(&opening.node_id)? {
+                Some(node) if !node.deleted => node,
+                _ => return refused(joinservice::DELETED),
+            };
+            // The first session with a renewed key ends the time of the former.
+            if node.spki_sha256 != opening.spki_sha256
+                && !store.promote_next(&opening.node_id, &opening.spki_sha256)?
+            {
+                return refused(joinservice::REPLACED);
+            }
+            store.note_trust(&opening.node_id, opening.trust_version)?;
+            store.session_opened(&SessionFacts {
+                node_id: &opening.node_id,
+                session_id: &opening.session_id,
+                daemon_version: &opening.daemon_version,
+                boot_id: &opening.boot_id,
+                capabilities: &opening.capabilities,
+                address: &opening.address,
+                now_ms,
+            })?;
+            let resume_position = store.journal_position(&opening.node_id, &opening.journal_id)?;
+            Ok(Ok(Opened { resume_position }))
+        })?;
+        if opened.is_ok() {
+            self.seen.remove(&opening.node_id);
+        }
+        Ok(opened)
+    }
+
+    fn owed(&mut self, given: &Given, now_ms: i64) -> Result<Owed, StoreError> {
+        self.store.together(|store| {
+            let after = (given.command, given.cancel);
+            let due = store.due(&given.node_id, after, given.only, OWED_AT_ONCE, now_ms)?;
+            let spec = match given.spec_generation {
+                Some(held) => store.newer_spec(&given.node_id, held)?,
+                None => None,
+            };
+            let (fetch, releases) = match given.only {
+                None => (
+                    store.next_fetch(&given.node_id)?,
+                    store.to_release(&given.node_id, given.release)?,
+                ),
+                Some(_) => (None, Vec::new()),
+            };
+            Ok(Owed {
+                due,
+                spec,
+                fetch,
+                releases,
+            })
+        })
+    }
+
+    fn note_progress(
+        &mut self,
+        node_id: &str,
+        progress: CommandProgress,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let known = self.store.command(&progress.id)?;
+        let its_own = known.is_some_and(|known| known.node_id == node_id && !known.is_over(now_ms));
+        if its_own
+            && (self.progress.len() < PROGRESS_MAX || self.progress.contains_key(&progress.id))
+        {
+            let noted = Progress {
+                percent: (progress.percent <= 100).then_some(progress.percent),
+                message: cut(&progress.message, PROGRESS_TEXT_MAX).to_owned(),
+                at_ms: now_ms,
+            };
+            self.progress.insert(progress.id, noted);
+        }
+        Ok(())
+    }
+
+    fn note_seen(
+        &mut self,
+        node_id: String,
+        session_id: String,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let first = self
+            .seen
+            .get(&node_id)
+            .is_none_or(|(session, _)| *session != session_id);
+        if first {
+            self.store.session_seen(&node_id, &session_id, now_ms)?;
+        }
+        self.seen.insert(node_id, (session_id, now_ms));
+        if now_ms - self.written_ms >= SEEN_EVERY_MS {
+            self.write_seen();
+            self.written_ms = now_ms;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, node_id: &str, session_id: &str) -> Result<(), StoreError> {
+        let ended = self
+            .seen
+            .get(node_id)
+            .filter(|(session, _)| session == session_id);
+        if let Some((_, at)) = ended {
+            self.store.session_seen(node_id, session_id, *at)?;
+            self.seen.remove(node_id);
+        }
+        self.store.session_closed(node_id, session_id)
+    }
+}
+
+impl Sessions for Registry {
+    fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>> {
+        let (answer, mut answered) = channel(1);
+        let first = {
+            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            inbox.push(Delivery { batch, answer });
+            inbox.len() == 1
+        };
+        if first {
+            // A full queue is as good a nudge: the inbox is looked at after each of its calls.
+            let _ = self.work.try_send(Box::new(|_: &mut Records| {}));
+        }
+        Box::pin(async move {
+            answered.recv().await.unwrap_or(Err(NotStored {
+                batch: None,
+                error: RegistryError::Stopped,
+            }))
+        })
+    }
+
+    fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>> {
+        let answer = self.with(move |records| records.open(&opening, now_ms()));
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|error| {
+                log::event(
+                    Level::Error,
+                    "session.registry",
+                    &[("error", Value::Chain(&error))],
+                );
+                Err(Status::new(
+                    Code::Unavailable,
+                    "the control plane cannot use its records: try again later",
+                ))
+            })
+        })
+    }
+
+    fn owed(&self, given: &Given) -> Answer<Result<Owed, RegistryError>> {
+        let given = given.clone();
+        Box::pin(self.with(move |records| records.owed(&given, now_ms())))
+    }
+
+    fn keep(&self, command: i64, start: u64, data: Vec<u8>) -> Answer<Result<Kept, RegistryError>> {
+        Box::pin(self.with(move |records| {
+            records
+                .store
+                .together(|store| store.keep_output(command, start, &data))
+        }))
+    }
+
+    fn output_gone(&self, command: i64) {
+        self.tell(move |records| records.store.output_gone(command));
+    }
+
+    fn output_released(&self, command: i64) {
+        self.tell(move |records| records.store.output_released(command));
+    }
+
+    fn progress(&self, node_id: &str, progress: CommandProgress) {
+        let node_id = node_id.to_owned();
+        self.tell(move |records| records.note_progress(&node_id, progress, now_ms()));
+    }
+
+    fn trusts(&self, node_id: &str, version: u64) {
+        let node_id = node_id.to_owned();
+        self.tell(move |records| records.store.note_trust(&node_id, version));
+    }
+
+    fn seen(&self, node_id: &str, session_id: &str) {
+        let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
+        self.tell(move |records| records.note_seen(node_id, session_id, now_ms()));
+    }
+
+    fn closed(&self, node_id: &str, session_id: &str) {
+        let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
+        self.tell(move |records| records.close(&node_id, &session_id));
+    }
+}
