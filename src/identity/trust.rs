@@ -316,7 +316,8 @@ mod tests {
         let old = fleet.signing[0].pin();
         let mut trust = Trust::of(fleet.configured());
         assert_eq!((trust.version(), trust.signers()), (0, vec![old]));
-        let steps: [(u64, &[usize], &[usize], &[Pin], usize); 5] = [
+        type Step<'a> = (u64, &'a [usize], &'a [usize], &'a [Pin], usize);
+        let steps: [Step<'_>; 5] = [
             (1, &[0], &[0], &[], 1),
             (2, &[0, 1], &[0], &[], 1),
             // Signed with both: still one link.

@@ -17,11 +17,12 @@ mod downloads;
 mod events;
 mod operator;
 mod query;
+pub mod rotations;
 mod specs;
 pub mod views;
 pub mod wellknown;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use bcd::sys::log::{self, Level, Value};
 use bcd::wire::http1::server::{Answer, Body, Limits, Request, serve};
 use nanoserde::SerJson;
 
+use self::rotations::Rotations;
 use self::views::{ErrorBody, ErrorView};
 use crate::gateway::{Gateway, TlsConfig};
 use crate::joinservice::thread::SpecSigner;
@@ -47,7 +49,7 @@ pub struct Api {
     /// `/api/compute`: starts with a slash, ends without one, or empty.
     pub base_path: String,
     /// The well-known document.
-    pub document: String,
+    pub document: Rc<RefCell<String>>,
     pub downloads: Option<Arc<Dir>>,
     /// SHA-256 of the admin token.
     pub admin: [u8; 32],
@@ -56,6 +58,7 @@ pub struct Api {
     pub signer: Rc<dyn SpecSigner>,
     /// Requests that wait for news.
     pub waiting: Cell<usize>,
+    pub rotations: Rc<dyn Rotations>,
 }
 
 /// A request that is not answered with what it asks for.
@@ -150,7 +153,7 @@ impl Api {
         let reads = matches!(request.method.as_str(), "GET" | "HEAD");
         if request.path == "/.well-known/better-compute" {
             return match reads {
-                true => Ok(answer(200, self.document.clone())),
+                true => Ok(answer(200, self.document.borrow().clone())),
                 false => Err(Refused::method("GET")),
             };
         }

@@ -44,6 +44,12 @@ impl Api {
                 .await?;
                 self.show_token(id).await
             }
+            ("GET" | "HEAD", (Some("pki"), Some("rotations"), None, _)) => {
+                self.list_rotations().await
+            }
+            ("POST", (Some("pki"), Some("rotations"), Some(key), None)) => {
+                self.rotate(key, &request.body).await
+            }
             ("GET" | "HEAD", (Some("nodes"), None, ..)) => self.list_nodes(&request.query).await,
             ("GET" | "HEAD", (Some("nodes"), Some(id), None, _)) => self.show_node(id).await,
             ("POST", (Some("nodes"), Some(id), Some(what @ ("cordon" | "uncordon")), None)) => {

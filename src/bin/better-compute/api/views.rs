@@ -37,6 +37,58 @@ pub struct CreatedToken {
     pub expires_at_ms: i64,
 }
 
+/// A step of a rotation.
+#[derive(DeJson, SerJson)]
+pub struct RotateBody {
+    /// `begin`, `switch` or `finish`.
+    pub step: String,
+    /// Also when nodes would be left behind.
+    pub force: Option<bool>,
+    /// Over how long renewals are spread; one hour when absent.
+    #[nserde(rename = "withinSeconds")]
+    pub within_seconds: Option<i64>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct RotationsView {
+    #[nserde(rename = "trustVersion")]
+    pub trust_version: u64,
+    pub rotations: Vec<RotationView>,
+    #[nserde(rename = "retiredPins")]
+    pub retired_pins: Vec<String>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct RotationView {
+    /// `serving-ca`, `node-ca`, `join-signing` or `join-encryption`.
+    pub key: String,
+    /// `begun` or `switched`; absent when no rotation is under way.
+    pub phase: Option<String>,
+    #[nserde(rename = "begunAtMs")]
+    pub begun_at_ms: Option<i64>,
+    /// The version of the trust bundle that first had the new key.
+    #[nserde(rename = "sinceVersion")]
+    pub since_version: Option<u64>,
+    /// Of the key in use.
+    pub pin: String,
+    /// Of the key beside it.
+    #[nserde(rename = "otherPin")]
+    pub other_pin: Option<String>,
+    /// How many nodes a finish would leave behind, and the first thousand of them.
+    pub behind: u64,
+    #[nserde(rename = "behindNodes")]
+    pub behind_nodes: Vec<LaggardView>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct LaggardView {
+    pub id: String,
+    pub hostname: String,
+    pub state: String,
+    #[nserde(rename = "lastSeenMs")]
+    pub last_seen_ms: Option<i64>,
+}
+
 #[derive(DeJson, SerJson)]
 pub struct Tokens {
     pub tokens: Vec<TokenView>,

@@ -55,6 +55,12 @@ pub(super) const COMMAND: Command = Command::new(
             "SPAN",
             "How long after its end a certificate is still renewed (default 30d; 0s: never)",
         ),
+        Flag::value(
+            "serving-lifetime",
+            "SPAN",
+            "How long the gateway's and the API's certificates are valid, 9s to 825d (default 30d);\n\
+             they are renewed at a third of it",
+        ),
         Flag::switch("verbose", "Log connections and requests too"),
     ],
     run,
@@ -125,6 +131,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
         .ok_or_else(|| Failure::refused("--certificate-lifetime is from 10s to 825d"))?;
     let renewal_grace_ms = parse_span(args.value("renewal-grace").unwrap_or("30d"))
         .ok_or_else(|| Failure::refused("--renewal-grace is a span such as 30d, or 0s"))?;
+    let serving_lifetime = parse_span(args.value("serving-lifetime").unwrap_or("30d"))
+        .filter(|ms| (9_000..=825 * 86_400_000).contains(ms))
+        .ok_or_else(|| Failure::refused("--serving-lifetime is from 9s to 825d"))?;
     Ok(Options {
         dir,
         gateway: listen("gateway", "127.0.0.1:8443")?,
@@ -141,5 +150,6 @@ fn options(args: &Args) -> Result<Options, Failure> {
             certificate_seconds: lifetime / 1000,
             renewal_grace_ms,
         },
+        serving_lifetime: Duration::from_millis(serving_lifetime.cast_unsigned()),
     })
 }

@@ -9,6 +9,7 @@ mod dev;
 mod events;
 mod nodes;
 mod pki;
+mod rotate;
 mod spec;
 mod table;
 mod tokens;

@@ -9,7 +9,8 @@ use bcd::crypto::certificate::Certificate;
 use bcd::crypto::digest;
 use nanoserde::SerJson;
 
-use crate::pki::{Bundle, Lock, PkiError, Public};
+use super::ago;
+use crate::pki::{Bundle, Kind, Lock, Phase, PkiError, Public};
 use crate::registry::now_ms;
 
 const DEFAULT_BUNDLE: &str = "better-compute-pki.json";
@@ -22,7 +23,7 @@ const PKI: Flag = Flag::value(
 
 pub(super) const COMMAND: Command = Command::group(
     "pki",
-    "make and look at the fleet's keys",
+    "make, look at and rotate the fleet's keys",
     &[
         Command::new(
             "init",
@@ -54,7 +55,7 @@ pub(super) const COMMAND: Command = Command::group(
         ),
         Command::new(
             "show",
-            "show the public half: names, validity, pins",
+            "show the public half: names, validity, pins, rotations",
             &[PKI, JSON],
             show,
         ),
@@ -65,6 +66,7 @@ pub(super) const COMMAND: Command = Command::group(
             pins,
         )
         .details("Without --json the lines are those of config.toml."),
+        super::rotate::COMMAND,
         Command::new(
             "trust-version",
             "print approverSetSha256 and commandRootSha256, what there is of them, as JSON",
@@ -190,6 +192,40 @@ struct ShowJson {
     sealed_with: String,
     pins: PinsJson,
     certificates: Vec<CertificateJson>,
+    rotations: Vec<RotationJson>,
+    #[nserde(rename = "retiredPins")]
+    retired_pins: Vec<String>,
+}
+
+#[derive(SerJson)]
+struct RotationJson {
+    key: String,
+    phase: String,
+    #[nserde(rename = "begunAtMs")]
+    begun_at_ms: i64,
+    #[nserde(rename = "sinceVersion")]
+    since_version: u64,
+    /// Of the key in use.
+    pin: String,
+    /// Of the key beside it.
+    #[nserde(rename = "otherPin")]
+    other_pin: String,
+}
+
+fn rotations(public: &Public) -> Vec<RotationJson> {
+    let rotations = public.rotations.iter();
+    let json = rotations.map(|rotation| {
+        let in_use = public.both(rotation.kind).remove(0);
+        RotationJson {
+            key: rotation.kind.name().to_owned(),
+            phase: rotation.phase.name().to_owned(),
+            begun_at_ms: rotation.begun_at_ms,
+            since_version: rotation.since_version,
+            pin: rotation.kind.pin(&in_use).to_string(),
+            other_pin: rotation.kind.pin(&rotation.other).to_string(),
+        }
+    });
+    json.collect()
 }
 
 #[derive(SerJson)]
@@ -207,9 +243,20 @@ struct CertificateJson {
 fn show(args: &Args) -> Result<ExitCode, Failure> {
     let bundle = read(args)?;
     let public = &bundle.public;
+    let other = |kind, phase| {
+        let rotation = public.rotation(kind).filter(|found| found.phase == phase);
+        rotation.map(|rotation| &rotation.other)
+    };
     let certificates = [
         ("serving CA", Some(&public.serving_ca)),
+        ("serving CA, new", other(Kind::ServingCa, Phase::Begun)),
+        ("serving CA, old", other(Kind::ServingCa, Phase::Switched)),
         ("node identity CA", Some(&public.node_ca)),
+        ("node identity CA, new", other(Kind::NodeCa, Phase::Begun)),
+        (
+            "node identity CA, old",
+            other(Kind::NodeCa, Phase::Switched),
+        ),
         ("command-signing root", public.command_root.as_ref()),
     ];
     let mut shown = Vec::new();
@@ -233,6 +280,8 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             sealed_with: bundle.sealed_with().to_owned(),
             pins: PinsJson::of(public),
             certificates: shown,
+            rotations: rotations(public),
+            retired_pins: public.retired_pins.clone(),
         };
         print(&format!("{}\n", json.serialize_json()))?;
         return Ok(ExitCode::SUCCESS);
@@ -255,6 +304,20 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
         &rows,
     ));
     text.push('\n');
+    let rows: Vec<Vec<String>> = rotations(public)
+        .into_iter()
+        .map(|row| {
+            let since = ago::ago(Some(row.begun_at_ms), now_ms());
+            vec![row.key, row.phase, since, row.pin, row.other_pin]
+        })
+        .collect();
+    if !rows.is_empty() {
+        text.push_str(&super::table::render(
+            &["ROTATION", "PHASE", "BEGUN", "IN USE", "BESIDE IT"],
+            &rows,
+        ));
+        text.push('\n');
+    }
     text.push_str(&pin_lines(public));
     print(&text)?;
     Ok(ExitCode::SUCCESS)

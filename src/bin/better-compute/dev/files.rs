@@ -6,7 +6,7 @@
 //! | `pki.json`, `pki.key` | 0600 | the PKI bundle and the key that opens it |
 //! | `state.db` | 0600 | the database |
 //! | `admin.token` | 0600 | the API's token |
-//! | `serving-ca.pem` | 0644 | the CA of the gateway's and the API's certificates |
+//! | `serving-ca.pem` | 0644 | the CA of the gateway's and the API's certificates; two while it is rotated |
 //! | `dev.json` | 0600 | where everything is, for programs |
 //! | `node/config.toml` | 0600 | a configuration for bcd on this host |
 //! | `node/join-encryption.jwk` | 0644 | the key a token is sealed to |
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::{DevError, Options};
 use crate::api::wellknown;
 use crate::ids;
-use crate::pki::{Bundle, Lock, PkiError, Private, Public};
+use crate::pki::{Bundle, Kind, Lock, PkiError, Private, Public};
 use crate::registry::now_ms;
 
 pub const DEV_FILE: &str = "dev.json";
@@ -100,8 +100,12 @@ pub(super) fn write(
         .map_err(|error| DevError::Io("find the directory's absolute path".to_owned(), error))?;
     let node = Dir::create(&dir.join("node"), 0o700)?;
     Dir::create(&node.join("data"), 0o700)?;
-    let ca = pem::encode("CERTIFICATE", &public.serving_ca);
-    dir.write_atomic("serving-ca.pem", ca.as_bytes(), 0o644)?;
+    let cas: String = public
+        .both(Kind::ServingCa)
+        .iter()
+        .map(|ca| pem::encode("CERTIFICATE", ca).to_string())
+        .collect();
+    dir.write_atomic("serving-ca.pem", cas.as_bytes(), 0o644)?;
     let jwk = wellknown::encryption_jwk(public)
         .ok_or(DevError::Unusable("the PKI's encryption key is not P-256"))?;
     node.write_atomic("join-encryption.jwk", jwk.as_bytes(), 0o644)?;
@@ -157,6 +161,7 @@ mod tests {
             trust_domain: "better-compute".to_owned(),
             heartbeat: std::time::Duration::from_secs(45),
             policy: crate::joinservice::Policy::default(),
+            serving_lifetime: std::time::Duration::from_secs(86_400),
         }
     }
 

@@ -10,9 +10,10 @@
 
 mod address;
 mod files;
+mod rotation;
 mod serving;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
@@ -26,7 +27,8 @@ use bcd::sys::log::{self, Level, Value};
 
 pub use self::address::Listen;
 pub use self::files::{DEV_FILE, DevFile};
-use self::serving::Serving;
+use self::rotation::Rotating;
+use self::serving::{Listener, Serving};
 use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
 use crate::joinservice::{JoinService, Keys, Policy, Refusal, thread};
@@ -35,6 +37,7 @@ use crate::registry::{self, Records, RegistryError, now_ms};
 use crate::store::{Store, StoreError};
 
 /// What `better-compute dev` is asked for.
+#[derive(Clone)]
 pub struct Options {
     pub dir: PathBuf,
     pub gateway: Listen,
@@ -47,6 +50,8 @@ pub struct Options {
     pub trust_domain: String,
     pub heartbeat: Duration,
     pub policy: Policy,
+    /// How long the gateway's and the API's certificates are valid.
+    pub serving_lifetime: Duration,
 }
 
 /// Why the control plane does not start.
@@ -147,30 +152,47 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     let gateway_url = options.gateway.url(port(&gateway_listener)?);
     let server_url = options.http.url(port(&api_listener)?);
 
-    let gateway_serving = Serving::gateway(&public, &private, options.gateway.names())?;
-    let api_serving = Serving::api(&public, &private, options.http.names())?;
+    let serving = |listener, names| {
+        let lifetime = options.serving_lifetime;
+        Serving::new(listener, &public, &private, names, lifetime)
+    };
+    let gateway_serving = serving(Listener::Gateway, options.gateway.names())?;
+    let api_serving = serving(Listener::Api, options.http.names())?;
     drop(private);
     let settings = Settings {
         trust_domain: public.trust_domain.clone(),
         heartbeat: options.heartbeat,
     };
     let signer = Rc::new(relay.clone());
-    let gateway = Gateway::new(settings, Rc::new(registry.clone()), Rc::new(relay));
+    let gateway = Gateway::new(settings, Rc::new(registry.clone()), Rc::new(relay.clone()));
     let document = wellknown::document(&public, &gateway_url, None)
         .ok_or(DevError::Unusable("the PKI's encryption key is not P-256"))?;
+    let document = Rc::new(RefCell::new(document));
+    let written = files::write(&dir, &public, options, &gateway_url, &server_url)?;
+    let (gateway_tls, api_tls) = (gateway_serving.config(), api_serving.config());
     let api = Rc::new(Api {
         base_path: options.base_path.clone(),
-        document,
+        document: document.clone(),
         downloads,
         admin,
         registry: registry.clone(),
         gateway: gateway.clone(),
         signer,
         waiting: Cell::new(0),
+        rotations: Rc::new(Rotating {
+            dir,
+            options: options.clone(),
+            gateway_url,
+            server_url,
+            public: RefCell::new(public),
+            relay,
+            registry: registry.clone(),
+            gateway: gateway.clone(),
+            servings: [gateway_serving.clone(), api_serving.clone()],
+            document,
+            busy: Cell::new(false),
+        }),
     });
-    let written = files::write(&dir, &public, options, &gateway_url, &server_url)?;
-
-    let (gateway_tls, api_tls) = (gateway_serving.config(), api_serving.config());
     rt::spawn(gateway_serving.keep_fresh());
     rt::spawn(api_serving.keep_fresh());
     let api = rt::spawn(api.serve(api_listener, api_tls));

@@ -1,5 +1,5 @@
-//! A listener's certificate: issued at start, renewed long before it ends, put in place without a
-//! restart.
+//! A listener's certificate: issued at start, renewed long before it ends and when its CA is rotated, put
+//! in place without a restart.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,57 +12,51 @@ use rustls::ServerConfig;
 
 use super::DevError;
 use crate::gateway::{TlsConfig, tls};
-use crate::pki::{Private, Public, ServingIssuer, ServingLeaf};
+use crate::pki::{Kind, Private, Public, ServingIssuer, ServingLeaf};
 use crate::registry::now_ms;
 
-const VALID_SECONDS: i64 = 30 * 86_400;
-const RENEW_EVERY: Duration = Duration::from_secs(10 * 86_400);
 const RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-type Configure = Box<dyn Fn(&ServingLeaf) -> Result<Arc<ServerConfig>, tls::TlsConfigError>>;
+/// Who asks for the certificate.
+#[derive(Clone, Copy)]
+pub enum Listener {
+    Gateway,
+    Api,
+}
 
 /// A serving certificate and the means to renew it.
 pub struct Serving {
-    issuer: ServingIssuer,
+    listener: Listener,
     names: Vec<String>,
-    configure: Configure,
+    lifetime: Duration,
+    means: RefCell<Means>,
     config: TlsConfig,
 }
 
+/// What changes when a CA is rotated.
+struct Means {
+    issuer: ServingIssuer,
+    chain: Vec<Vec<u8>>,
+    node_cas: Vec<Vec<u8>>,
+}
+
 impl Serving {
-    /// The gateway's.
-    pub fn gateway(
+    pub fn new(
+        listener: Listener,
         public: &Public,
         private: &Private,
         names: Vec<String>,
-    ) -> Result<Self, DevError> {
-        let (ca, node_ca) = (public.serving_ca.clone(), public.node_ca.clone());
-        let configure = Box::new(move |leaf: &ServingLeaf| tls::gateway(leaf, &ca, &node_ca));
-        Self::new(public, private, names, configure)
-    }
-
-    /// The API's.
-    pub fn api(public: &Public, private: &Private, names: Vec<String>) -> Result<Self, DevError> {
-        let ca = public.serving_ca.clone();
-        let configure = Box::new(move |leaf: &ServingLeaf| tls::api(leaf, &ca));
-        Self::new(public, private, names, configure)
-    }
-
-    fn new(
-        public: &Public,
-        private: &Private,
-        names: Vec<String>,
-        configure: Configure,
-    ) -> Result<Self, DevError> {
-        let issuer = ServingIssuer::new(&public.serving_ca, &private.serving_ca)
-            .map_err(|error| DevError::Tls(error.into()))?;
-        let first = issue(&issuer, &names, &configure)?;
-        Ok(Self {
-            issuer,
+        lifetime: Duration,
+    ) -> Result<Rc<Self>, DevError> {
+        let means = Means::new(public, private)?;
+        let first = means.issue(listener, &names, lifetime)?;
+        Ok(Rc::new(Self {
+            listener,
             names,
-            configure,
+            lifetime,
+            means: RefCell::new(means),
             config: Rc::new(RefCell::new(first)),
-        })
+        }))
     }
 
     /// What a listener reads for each connection.
@@ -70,37 +64,69 @@ impl Serving {
         self.config.clone()
     }
 
-    /// Renews for ever.
-    pub async fn keep_fresh(self) {
-        let mut wait = RENEW_EVERY;
+    /// Issues under other CAs from now on.
+    ///
+    /// # Errors
+    /// They do not fit; then all is as it was.
+    pub fn replace(&self, public: &Public, private: &Private) -> Result<(), DevError> {
+        let means = Means::new(public, private)?;
+        let config = means.issue(self.listener, &self.names, self.lifetime)?;
+        *self.means.borrow_mut() = means;
+        *self.config.borrow_mut() = config;
+        Ok(())
+    }
+
+    /// Renews for ever, at a third of the certificate's life.
+    pub async fn keep_fresh(self: Rc<Self>) {
+        let mut wait = self.lifetime / 3;
         loop {
             rt::sleep(wait).await;
-            wait = match issue(&self.issuer, &self.names, &self.configure) {
+            let issued = {
+                let means = self.means.borrow();
+                means.issue(self.listener, &self.names, self.lifetime)
+            };
+            wait = match issued {
                 Ok(config) => {
                     *self.config.borrow_mut() = config;
                     log::event(Level::Info, "serving.renewed", &[]);
-                    RENEW_EVERY
+                    self.lifetime / 3
                 }
                 Err(error) => {
-                    log::event(
-                        Level::Error,
-                        "serving.renewal",
-                        &[("error", Value::Chain(&error))],
-                    );
-                    RETRY_AFTER
+                    let fields = [("error", Value::Chain(&error))];
+                    log::event(Level::Error, "serving.renewal", &fields);
+                    RETRY_AFTER.min(self.lifetime / 3)
                 }
             };
         }
     }
 }
 
-fn issue(
-    issuer: &ServingIssuer,
-    names: &[String],
-    configure: &Configure,
-) -> Result<Arc<ServerConfig>, DevError> {
-    let leaf = issuer
-        .leaf(names, now_ms(), VALID_SECONDS)
-        .map_err(|error| DevError::Tls(error.into()))?;
-    configure(&leaf).map_err(|error| DevError::Tls(error.into()))
+impl Means {
+    fn new(public: &Public, private: &Private) -> Result<Self, DevError> {
+        let issuer = ServingIssuer::new(&public.serving_ca, &private.serving_ca)
+            .map_err(|error| DevError::Tls(error.into()))?;
+        Ok(Self {
+            issuer,
+            chain: public.serving_chain(),
+            node_cas: public.both(Kind::NodeCa),
+        })
+    }
+
+    fn issue(
+        &self,
+        listener: Listener,
+        names: &[String],
+        lifetime: Duration,
+    ) -> Result<Arc<ServerConfig>, DevError> {
+        let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        let leaf: ServingLeaf = self
+            .issuer
+            .leaf(names, now_ms(), seconds)
+            .map_err(|error| DevError::Tls(error.into()))?;
+        let config = match listener {
+            Listener::Gateway => tls::gateway(&leaf, &self.chain, &self.node_cas),
+            Listener::Api => tls::api(&leaf, &self.chain),
+        };
+        config.map_err(|error| DevError::Tls(error.into()))
+    }
 }

@@ -12,7 +12,7 @@ mod handshakes;
 mod session;
 pub mod tls;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -40,6 +40,9 @@ const CONNECTIONS_MAX: usize = 50_000;
 /// How long sessions may take to move after a drain.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// Over how long renewals that a rotation asks for are spread, unless it says otherwise.
+const RENEW_WITHIN: Duration = Duration::from_secs(3600);
+
 /// A TLS configuration that may be replaced while connections go on.
 pub type TlsConfig = Rc<RefCell<Arc<ServerConfig>>>;
 
@@ -57,6 +60,8 @@ pub struct Gateway {
     relay: Rc<dyn Relay>,
     /// Rings when a session changes what the records say.
     pub news: Rc<News>,
+    /// Over how long renewals that a rotation asks for are spread.
+    renew_within: Cell<Duration>,
     /// By node id: the newest session and the way to end it.
     live: RefCell<BTreeMap<String, Live>>,
     connections: RefCell<usize>,
@@ -75,6 +80,7 @@ impl Gateway {
             sessions,
             relay,
             news: Rc::default(),
+            renew_within: Cell::new(RENEW_WITHIN),
             live: RefCell::default(),
             connections: RefCell::default(),
             draining: RefCell::default(),
@@ -97,7 +103,6 @@ impl Gateway {
         self.news.ring();
     }
 
-    #[allow(dead_code)] // Until keys are rotated.
     /// Hands the trust bundle in force to every session.
     pub fn trust_changed(&self) {
         for live in self.live.borrow().values() {
@@ -105,9 +110,10 @@ impl Gateway {
         }
     }
 
-    #[allow(dead_code)] // Until keys are rotated.
-    /// Asks every node with a session to renew its certificate within this span.
+    /// Asks every node with a session to renew its certificate within this span; those that open one
+    /// later too, while the node CA is rotated.
     pub fn renew_within(&self, span: Duration) {
+        self.renew_within.set(span);
         for live in self.live.borrow().values() {
             let _ = live.orders.try_send(Order::Renew(span));
         }

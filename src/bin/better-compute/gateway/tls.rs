@@ -29,26 +29,28 @@ impl Error for TlsConfigError {
 }
 
 /// The gateway's: TLS 1.3, `h2`, the serving CA in the chain (nodes pin it), and client certificates of
-/// `node_ca` taken but not demanded: a join has none.
+/// `node_cas` taken but not demanded: a join has none.
 ///
 /// # Errors
 /// A certificate or key does not fit.
 pub fn gateway(
     leaf: &ServingLeaf,
-    serving_ca: &[u8],
-    node_ca: &[u8],
+    chain: &[Vec<u8>],
+    node_cas: &[Vec<u8>],
 ) -> Result<Arc<ServerConfig>, TlsConfigError> {
     let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from(node_ca.to_vec()))
-        .map_err(|error| TlsConfigError(error.into()))?;
+    for node_ca in node_cas {
+        roots
+            .add(CertificateDer::from(node_ca.clone()))
+            .map_err(|error| TlsConfigError(error.into()))?;
+    }
     let nodes =
         WebPkiClientVerifier::builder_with_provider(roots.into(), default_provider().into())
             .allow_unauthenticated()
             .build()
             .map_err(|error| TlsConfigError(error.into()))?;
     let versions = &[&rustls::version::TLS13];
-    let mut config = configuration(leaf, serving_ca, versions, Some(nodes))?;
+    let mut config = configuration(leaf, chain, versions, Some(nodes))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }
@@ -57,16 +59,16 @@ pub fn gateway(
 ///
 /// # Errors
 /// A certificate or key does not fit.
-pub fn api(leaf: &ServingLeaf, serving_ca: &[u8]) -> Result<Arc<ServerConfig>, TlsConfigError> {
+pub fn api(leaf: &ServingLeaf, chain: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsConfigError> {
     let versions = rustls::ALL_VERSIONS;
-    let mut config = configuration(leaf, serving_ca, versions, None)?;
+    let mut config = configuration(leaf, chain, versions, None)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
 fn configuration(
     leaf: &ServingLeaf,
-    serving_ca: &[u8],
+    chain: &[Vec<u8>],
     versions: &[&'static rustls::SupportedProtocolVersion],
     clients: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Result<ServerConfig, TlsConfigError> {
@@ -78,10 +80,8 @@ fn configuration(
         Some(clients) => builder.with_client_cert_verifier(clients),
         None => builder.with_no_client_auth(),
     };
-    let chain = vec![
-        CertificateDer::from(leaf.certificate.clone()),
-        CertificateDer::from(serving_ca.to_vec()),
-    ];
+    let chain = std::iter::once(&leaf.certificate).chain(chain);
+    let chain = chain.map(|der| CertificateDer::from(der.clone())).collect();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf.key.clone()));
     builder.with_single_cert(chain, key).map_err(failed)
 }

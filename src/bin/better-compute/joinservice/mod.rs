@@ -42,7 +42,7 @@ use proto_gen::codec::Message;
 pub use self::refusal::{DELETED, REPLACED, Refusal};
 use self::token::Presented;
 use crate::ids;
-use crate::pki::{NodeIssuer, Private, Public};
+use crate::pki::{Kind, NodeIssuer, Phase, Private, Public};
 use crate::store::{Attempt, Node, Redemption, State, Store, StoreError, Token};
 
 /// Bytes of a `JoinRequest`.
@@ -96,9 +96,10 @@ pub struct Keys {
     issuer: NodeIssuer,
     /// SHA-256 of the issuing CA's SubjectPublicKeyInfo.
     issuer_sha256: [u8; 32],
-    signing: NodeKey,
-    encryption: NodeKey,
-    encryption_pin: String,
+    /// All of them sign, so that whoever trusts one is served; several during a rotation.
+    signing: Vec<NodeKey>,
+    /// Any of them opens.
+    encryption: Vec<NodeKey>,
     trust: Arc<Trust>,
 }
 
@@ -108,6 +109,11 @@ pub struct Trust {
     pub version: u64,
     /// A `SignedTrustBundle`.
     pub signed: Envelope,
+    /// The node CA that nodes shall move to, while it is rotated: SHA-256 of its
+    /// SubjectPublicKeyInfo. Nodes with a certificate by another one shall renew.
+    pub renew_to: Option<[u8; 32]>,
+    /// SHA-256 of the SubjectPublicKeyInfo of each node CA.
+    pub node_cas: Vec<[u8; 32]>,
 }
 
 impl Keys {
@@ -117,34 +123,63 @@ impl Keys {
     /// A [`Refusal::Fault`] that names the key that cannot be used.
     pub fn new(public: &Public, private: &Private, now_ms: i64) -> Result<Self, Refusal> {
         let fault = |_| Refusal::Fault("use its signing key");
-        let signing = NodeKey::from_pkcs8_der(&private.join_signing).map_err(fault)?;
+        let key = |der: &[u8]| NodeKey::from_pkcs8_der(der);
+        let both = |in_use, kind| std::iter::once(in_use).chain(private.other(kind));
+        let signing = both(&private.join_signing, Kind::JoinSigning).map(|der| key(der));
+        let signing: Vec<_> = signing.collect::<Result<_, _>>().map_err(fault)?;
+        let encryption = both(&private.join_encryption, Kind::JoinEncryption).map(|der| key(der));
         let bundle = TrustBundle {
             version: public.trust_version,
             issued_at_ms: now_ms,
-            serving_cas: vec![public.serving_ca.clone()],
-            node_cas: vec![public.node_ca.clone()],
-            join_signing_keys: vec![public.join_signing_key.clone()],
-            join_encryption_keys: vec![public.join_encryption_key.clone()],
+            serving_cas: public.both(Kind::ServingCa),
+            node_cas: public.both(Kind::NodeCa),
+            join_signing_keys: public.both(Kind::JoinSigning),
+            join_encryption_keys: public.both(Kind::JoinEncryption),
             command_roots: public.command_root.iter().cloned().collect(),
+            retired_pins: public.retired_pins.clone(),
             ..TrustBundle::default()
         };
-        let signed = envelope::sign(bundle.encode_to_vec(), Purpose::TrustBundle, &signing)
-            .map_err(fault)?;
+        let signed = sign(&bundle.encode_to_vec(), Purpose::TrustBundle, &signing)?;
+        let issuer_sha256 = public.node_ca_pin().0;
+        let renew_to = public
+            .rotation(Kind::NodeCa)
+            .filter(|rotation| rotation.phase == Phase::Switched)
+            .map(|_| issuer_sha256);
         Ok(Self {
             trust_domain: public.trust_domain.clone(),
-            issuer_sha256: public.node_ca_pin().0,
+            issuer_sha256,
             issuer: NodeIssuer::new(&public.node_ca, &private.node_ca)
                 .map_err(|_| Refusal::Fault("use its node CA"))?,
-            encryption: NodeKey::from_pkcs8_der(&private.join_encryption)
+            encryption: encryption
+                .collect::<Result<_, _>>()
                 .map_err(|_| Refusal::Fault("use its encryption key"))?,
-            encryption_pin: public.pins().join_encryption.to_string(),
             trust: Arc::new(Trust {
                 version: public.trust_version,
                 signed,
+                renew_to,
+                node_cas: public
+                    .both(Kind::NodeCa)
+                    .iter()
+                    .map(|ca| Kind::NodeCa.pin(ca).0)
+                    .collect(),
             }),
             signing,
         })
     }
+}
+
+/// An envelope with a signature of each key.
+fn sign(payload: &[u8], purpose: Purpose, keys: &[NodeKey]) -> Result<Envelope, Refusal> {
+    let mut signed = Envelope::default();
+    for key in keys {
+        let by = envelope::sign(payload.to_vec(), purpose, key)
+            .map_err(|_| Refusal::Fault("sign the answer"))?;
+        signed = Envelope {
+            signatures: signed.signatures.into_iter().chain(by.signatures).collect(),
+            ..by
+        };
+    }
+    Ok(signed)
 }
 
 /// An answered join.
@@ -217,6 +252,11 @@ impl JoinService {
         self.keys.sign(spec, Purpose::NodeSpec)
     }
 
+    /// Decides and signs with other keys from now on.
+    pub fn use_keys(&mut self, keys: Keys) {
+        self.keys = keys;
+    }
+
     /// The trust bundle in force.
     pub fn trust(&self) -> Arc<Trust> {
         self.keys.trust.clone()
@@ -275,8 +315,7 @@ impl Keys {
     }
 
     fn sign(&self, payload: Vec<u8>, purpose: Purpose) -> Result<Envelope, Refusal> {
-        envelope::sign(payload, purpose, &self.signing)
-            .map_err(|_| Refusal::Fault("sign the answer"))
+        sign(&payload, purpose, &self.signing)
     }
 
     fn spiffe_id(&self, role: &str, node_id: &str) -> String {
@@ -323,17 +362,13 @@ impl Keys {
         if sealed.ciphertext.len() > CIPHERTEXT_MAX {
             return Err(malformed("sealed_token.ciphertext is over 4 KiB"));
         }
-        if sealed.key_pin != self.encryption_pin {
-            return Err(Refusal::OtherEncryptionKey);
-        }
-        let token = hpke::open(
-            &self.encryption,
-            &sealed.enc,
-            HPKE_INFO,
-            &csr_sha256,
-            &sealed.ciphertext,
-        )
-        .map_err(|_| Refusal::DoesNotOpen)?;
+        let key = self
+            .encryption
+            .iter()
+            .find(|key| key.pin().to_string() == sealed.key_pin)
+            .ok_or(Refusal::OtherEncryptionKey)?;
+        let token = hpke::open(key, &sealed.enc, HPKE_INFO, &csr_sha256, &sealed.ciphertext)
+            .map_err(|_| Refusal::DoesNotOpen)?;
         let token = Presented::parse(&token).ok_or(Refusal::MalformedToken)?;
         Ok(Asked {
             role,

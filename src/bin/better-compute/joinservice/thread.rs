@@ -16,7 +16,7 @@ use bcd::rt::channel::{Receiver, SendError, Sender, channel};
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::{Code, Status};
 
-use super::{Answered, JoinService, Refusal, Trust};
+use super::{Answered, JoinService, Keys, Refusal, Trust};
 use crate::registry::now_ms;
 
 /// Calls that may wait.
@@ -66,6 +66,7 @@ enum Job {
         answer: Sender<Result<Vec<u8>, Status>>,
     },
     Time(Sender<Option<Envelope>>),
+    Keys(Box<Keys>, Sender<()>),
 }
 
 /// What the thread leaves for whoever asks.
@@ -134,6 +135,13 @@ fn run(mut service: JoinService, mut jobs: Receiver<Job>, shared: &Mutex<Shared>
                 }
                 let _ = answer.try_send(signed.ok());
             }
+            Job::Keys(keys, done) => {
+                service.use_keys(*keys);
+                let mut shared = locked(shared);
+                shared.trust = service.trust();
+                shared.time = None;
+                let _ = done.try_send(());
+            }
             Job::Time(answer) => {
                 let _ = answer.try_send(time(&service, shared));
             }
@@ -184,6 +192,19 @@ fn report(call: Call, address: &str, answered: &Result<Answered, Refusal>) {
             };
             log::event(Level::Warn, event, &fields);
         }
+    }
+}
+
+impl LocalRelay {
+    /// Makes the JoinService use other keys; when this returns, the trust bundle is theirs.
+    ///
+    /// # Errors
+    /// The JoinService has stopped.
+    pub async fn use_keys(&self, keys: Keys) -> Result<(), Status> {
+        let (done, mut answered) = channel(1);
+        let job = Job::Keys(Box::new(keys), done);
+        self.jobs.send(job).await.map_err(|_| stopped())?;
+        answered.recv().await.ok_or_else(stopped)
     }
 }
 

@@ -13,6 +13,8 @@ use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use bcd::crypto::certificate::Certificate;
+
 use crate::ids::fill_random;
 
 /// Certificates begin this long before they are issued, since clocks of machines lag; those of a short
@@ -124,18 +126,43 @@ impl ServingIssuer {
     }
 }
 
-/// A self-signed CA certificate in DER that may sign leaves only.
+/// A self-signed CA certificate in DER that may have `paths` more CAs below it.
 pub(super) fn self_signed_ca(
     name: &str,
     key: &KeyPair,
+    paths: u8,
     now_ms: i64,
     seconds: i64,
 ) -> Result<Vec<u8>, IssueError> {
+    let params = ca_params(name, paths, now_ms, seconds);
+    Ok(params.self_signed(key)?.der().to_vec())
+}
+
+/// The CA `name` with its key, certified by another CA (certificate and PKCS#8 key), in DER; valid for
+/// as long as that one.
+pub(super) fn cross_certificate(
+    name: &str,
+    key: &KeyPair,
+    by: &[u8],
+    by_pkcs8: &[u8],
+    now_ms: i64,
+) -> Result<Vec<u8>, IssueError> {
+    let until = Certificate::parse(by).map_or(0, |ca| ca.not_after);
+    let seconds = until.saturating_sub(now_ms.div_euclid(1000));
+    let mut params = ca_params(name, 0, now_ms, seconds);
+    params.use_authority_key_identifier_extension = true;
+    Ok(params
+        .signed_by(key, &issuer(by, by_pkcs8)?)?
+        .der()
+        .to_vec())
+}
+
+fn ca_params(name: &str, paths: u8, now_ms: i64, seconds: i64) -> CertificateParams {
     let mut params = params(now_ms, seconds);
     params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(paths));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    Ok(params.self_signed(key)?.der().to_vec())
+    params
 }
 
 /// The SubjectPublicKeyInfo of a certificate, both in DER.

@@ -1,7 +1,7 @@
 //! The fleet's keys, in one bundle file: a public half anybody may read, a private half sealed under a
 //! passphrase or a key file. docs/pki.md describes the format.
 //!
-//! Promises: a bundle is never overwritten; the public half is bound to the sealed one, so that a
+//! Promises: no bundle is overwritten but by the next step of its rotation; the public half is bound to the sealed one, so that a
 //! changed pin or certificate is noticed when the bundle is opened; private keys leave this module only
 //! as the [`Private`] half and are wiped from memory after use. Release keys live apart, elsewhere.
 
@@ -9,6 +9,7 @@
 #![allow(clippy::question_mark)]
 
 mod issue;
+mod rotation;
 mod seal;
 
 use std::error::Error;
@@ -23,12 +24,14 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
 use zeroize::{Zeroize, Zeroizing};
 
 pub use self::issue::{IssueError, NodeIssuer, ServingIssuer, ServingLeaf};
+pub use self::rotation::{Kind, Phase, RotateError, Rotation, Step};
 pub use self::seal::{Lock, SealError, Sealed};
 
 const FORMAT: &str = "better-compute-pki";
-const FORMAT_VERSION: u32 = 1;
+/// Of a bundle that was never rotated, and of one that was.
+const FORMAT_VERSIONS: [u32; 2] = [1, 2];
 const BUNDLE_MAX: usize = 256 * 1024;
-/// CAs live ten years; rotating them is a later version's work.
+/// CAs live ten years.
 const CA_SECONDS: i64 = 10 * 365 * 86_400;
 
 /// What a bundle says to everybody.
@@ -48,6 +51,10 @@ pub struct Public {
     pub join_encryption_key: Vec<u8>,
     /// X.509 DER, when the fleet signs commands.
     pub command_root: Option<Vec<u8>>,
+    /// Those under way, at most one of a kind.
+    pub rotations: Vec<Rotation>,
+    /// Pins of keys that were rotated away, oldest first.
+    pub retired_pins: Vec<String>,
 }
 
 /// The three pins a machine is installed with.
@@ -66,6 +73,8 @@ pub struct Private {
     /// Signs commands; nothing here does yet.
     #[allow(dead_code)]
     pub command_root: Option<Zeroizing<Vec<u8>>>,
+    /// Of the keys beside those in use, while they are rotated.
+    pub others: Vec<(Kind, Zeroizing<Vec<u8>>)>,
 }
 
 /// A bundle as its file holds it.
@@ -159,6 +168,21 @@ struct PublicFile {
     join_encryption_key: String,
     #[nserde(rename = "commandRoot")]
     command_root: Option<String>,
+    rotations: Option<Vec<RotationFile>>,
+    #[nserde(rename = "retiredPins")]
+    retired_pins: Option<Vec<String>>,
+}
+
+#[derive(DeJson, SerJson)]
+struct RotationFile {
+    key: String,
+    phase: String,
+    #[nserde(rename = "begunAtMs")]
+    begun_at_ms: i64,
+    #[nserde(rename = "sinceVersion")]
+    since_version: u64,
+    other: String,
+    cross: Option<String>,
 }
 
 /// Base64 of PKCS#8; wiped when dropped.
@@ -174,6 +198,13 @@ struct PrivateFile {
     join_encryption: String,
     #[nserde(rename = "commandRoot")]
     command_root: Option<String>,
+    others: Option<Vec<OtherFile>>,
+}
+
+#[derive(DeJson, SerJson)]
+struct OtherFile {
+    kind: String,
+    key: String,
 }
 
 impl Drop for PrivateFile {
@@ -183,6 +214,9 @@ impl Drop for PrivateFile {
         self.join_signing.zeroize();
         self.join_encryption.zeroize();
         self.command_root.zeroize();
+        for other in self.others.iter_mut().flatten() {
+            other.key.zeroize();
+        }
     }
 }
 
@@ -202,8 +236,9 @@ impl Bundle {
             return Err(PkiError::TrustDomain);
         }
         let key = || KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::from);
-        let ca = |name: &str, key: &KeyPair| {
-            issue::self_signed_ca(&format!("{trust_domain} {name}"), key, now_ms, CA_SECONDS)
+        let ca = |name: &str, key: &KeyPair, paths| {
+            let name = format!("{trust_domain} {name}");
+            issue::self_signed_ca(&name, key, paths, now_ms, CA_SECONDS)
         };
         let (serving, node, signing, encryption) = (key()?, key()?, key()?, key()?);
         let command = command_signing.then(key).transpose()?;
@@ -211,26 +246,38 @@ impl Bundle {
             trust_domain: trust_domain.to_owned(),
             created_at_ms: now_ms,
             trust_version: 1,
-            serving_ca: ca("serving CA", &serving)?,
-            node_ca: ca("node identity CA", &node)?,
+            serving_ca: ca("serving CA", &serving, 1)?,
+            node_ca: ca("node identity CA", &node, 0)?,
             join_signing_key: signing.subject_public_key_info(),
             join_encryption_key: encryption.subject_public_key_info(),
             command_root: command
                 .as_ref()
-                .map(|key| ca("command signing root", key))
+                .map(|key| ca("command signing root", key, 0))
                 .transpose()?,
+            rotations: Vec::new(),
+            retired_pins: Vec::new(),
         };
-        let b64 = |key: &KeyPair| base64::encode(&Zeroizing::new(key.serialize_der()));
-        let private = PrivateFile {
-            serving_ca: b64(&serving),
-            node_ca: b64(&node),
-            join_signing: b64(&signing),
-            join_encryption: b64(&encryption),
-            command_root: command.as_ref().map(b64),
+        let pkcs8 = |key: &KeyPair| Zeroizing::new(key.serialize_der());
+        let private = Private {
+            serving_ca: pkcs8(&serving),
+            node_ca: pkcs8(&node),
+            join_signing: pkcs8(&signing),
+            join_encryption: pkcs8(&encryption),
+            command_root: command.as_ref().map(pkcs8),
+            others: Vec::new(),
         };
-        let plaintext = Zeroizing::new(private.serialize_json());
-        let sealed = lock.seal(plaintext.as_bytes(), &public.bound());
+        let sealed = private.seal(&public, lock);
         Ok(Self { public, sealed })
+    }
+
+    /// Puts the bundle in the place of the one at `path`, whole or not at all.
+    ///
+    /// # Errors
+    /// What the disk says; then the former stands.
+    pub fn replace(&self, path: &Path) -> Result<(), PkiError> {
+        let (dir, name) = split(path).map_err(PkiError::File)?;
+        dir.write_atomic(&name, self.to_json().as_bytes(), 0o600)
+            .map_err(PkiError::File)
     }
 
     /// Writes the bundle to a path where nothing is, with mode 0600.
@@ -271,9 +318,9 @@ impl Bundle {
         if file.format != FORMAT {
             return Err(format!("its format is not {FORMAT}"));
         }
-        if file.version != FORMAT_VERSION {
+        if !FORMAT_VERSIONS.contains(&file.version) {
             return Err(format!(
-                "its version is {}, this better-compute reads {FORMAT_VERSION}",
+                "its version is {}, this better-compute reads {FORMAT_VERSIONS:?}",
                 file.version
             ));
         }
@@ -281,7 +328,25 @@ impl Bundle {
         let cert = |text: &str| der(text, "CERTIFICATE").map_err(|error| error.to_string());
         let key = |text: &str| der(text, "PUBLIC KEY").map_err(|error| error.to_string());
         let from = file.public;
+        let rotations = from.rotations.unwrap_or_default();
+        let rotations = rotations.into_iter().map(|rotation| {
+            let kind = Kind::parse(&rotation.key).ok_or("a rotation is of a key not known")?;
+            Ok::<_, String>(Rotation {
+                kind,
+                phase: Phase::parse(&rotation.phase).ok_or("a rotation's phase is not known")?,
+                begun_at_ms: rotation.begun_at_ms,
+                since_version: rotation.since_version,
+                other: match kind {
+                    Kind::ServingCa | Kind::NodeCa => cert(&rotation.other)?,
+                    Kind::JoinSigning | Kind::JoinEncryption => key(&rotation.other)?,
+                },
+                cross: rotation.cross.as_deref().map(cert).transpose()?,
+            })
+        });
+        let rotations = rotations.collect::<Result<Vec<_>, _>>()?;
         let public = Public {
+            rotations,
+            retired_pins: from.retired_pins.unwrap_or_default(),
             serving_ca: cert(&from.serving_ca)?,
             node_ca: cert(&from.node_ca)?,
             join_signing_key: key(&from.join_signing_key)?,
@@ -292,9 +357,14 @@ impl Bundle {
             trust_version: from.trust_version,
         };
         // Pins are taken from these without opening the bundle: they must at least be what they say.
+        let cas = public
+            .rotations
+            .iter()
+            .filter(|rotation| matches!(rotation.kind, Kind::ServingCa | Kind::NodeCa));
         for ca in [&public.serving_ca, &public.node_ca]
             .into_iter()
             .chain(&public.command_root)
+            .chain(cas.map(|rotation| &rotation.other))
         {
             issue::spki_of(ca).ok_or("a certificate does not parse")?;
         }
@@ -310,7 +380,10 @@ impl Bundle {
         let public = &self.public;
         File {
             format: FORMAT.to_owned(),
-            version: FORMAT_VERSION,
+            version: match public.was_rotated() {
+                false => FORMAT_VERSIONS[0],
+                true => FORMAT_VERSIONS[1],
+            },
             public: PublicFile {
                 trust_domain: public.trust_domain.clone(),
                 created_at_ms: public.created_at_ms,
@@ -320,6 +393,22 @@ impl Bundle {
                 join_signing_key: key(&public.join_signing_key),
                 join_encryption_key: key(&public.join_encryption_key),
                 command_root: public.command_root.as_ref().map(cert),
+                rotations: (!public.rotations.is_empty()).then(|| {
+                    let rotations = public.rotations.iter().map(|rotation| RotationFile {
+                        key: rotation.kind.name().to_owned(),
+                        phase: rotation.phase.name().to_owned(),
+                        begun_at_ms: rotation.begun_at_ms,
+                        since_version: rotation.since_version,
+                        other: match rotation.kind {
+                            Kind::ServingCa | Kind::NodeCa => cert(&rotation.other),
+                            Kind::JoinSigning | Kind::JoinEncryption => key(&rotation.other),
+                        },
+                        cross: rotation.cross.as_ref().map(cert),
+                    });
+                    rotations.collect()
+                }),
+                retired_pins: (!public.retired_pins.is_empty())
+                    .then(|| public.retired_pins.clone()),
             },
             sealed: self.sealed.clone(),
         }
@@ -350,6 +439,16 @@ impl Bundle {
             join_signing: key(&file.join_signing)?,
             join_encryption: key(&file.join_encryption)?,
             command_root: file.command_root.as_deref().map(key).transpose()?,
+            others: file
+                .others
+                .iter()
+                .flatten()
+                .map(|other| {
+                    let kind = Kind::parse(&other.kind);
+                    let kind = kind.ok_or(SealError::Malformed("a private key's kind"))?;
+                    Ok((kind, key(&other.key)?))
+                })
+                .collect::<Result<_, SealError>>()?,
         })
     }
 
@@ -359,7 +458,32 @@ impl Bundle {
     }
 }
 
+impl Private {
+    /// Sealed, and bound to the public half.
+    fn seal(&self, public: &Public, lock: &Lock) -> Sealed {
+        let b64 = |key: &Zeroizing<Vec<u8>>| base64::encode(key);
+        let others = self.others.iter().map(|(kind, key)| OtherFile {
+            kind: kind.name().to_owned(),
+            key: b64(key),
+        });
+        let file = PrivateFile {
+            serving_ca: b64(&self.serving_ca),
+            node_ca: b64(&self.node_ca),
+            join_signing: b64(&self.join_signing),
+            join_encryption: b64(&self.join_encryption),
+            command_root: self.command_root.as_ref().map(b64),
+            others: (!self.others.is_empty()).then(|| others.collect()),
+        };
+        let plaintext = Zeroizing::new(file.serialize_json());
+        lock.seal(plaintext.as_bytes(), &public.bound())
+    }
+}
+
 impl Public {
+    fn was_rotated(&self) -> bool {
+        !self.rotations.is_empty() || !self.retired_pins.is_empty()
+    }
+
     /// The three pins.
     pub fn pins(&self) -> Pins {
         // `parse` and `generate` let no other certificate in.
@@ -385,7 +509,10 @@ impl Public {
 
     /// The bytes the sealed half is bound to: each value with its length before it.
     fn bound(&self) -> Vec<u8> {
-        let mut bytes = b"better-compute pki v1\0".to_vec();
+        let mut bytes = match self.was_rotated() {
+            false => b"better-compute pki v1\0".to_vec(),
+            true => b"better-compute pki v2\0".to_vec(),
+        };
         let mut put = |value: &[u8]| {
             bytes.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_be_bytes());
             bytes.extend_from_slice(value);
@@ -398,6 +525,20 @@ impl Public {
         put(&self.join_signing_key);
         put(&self.join_encryption_key);
         put(self.command_root.as_deref().unwrap_or_default());
+        if self.was_rotated() {
+            for rotation in &self.rotations {
+                put(rotation.kind.name().as_bytes());
+                put(rotation.phase.name().as_bytes());
+                put(&rotation.begun_at_ms.to_be_bytes());
+                put(&rotation.since_version.to_be_bytes());
+                put(&rotation.other);
+                put(rotation.cross.as_deref().unwrap_or_default());
+            }
+            put(&[]);
+            for pin in &self.retired_pins {
+                put(pin.as_bytes());
+            }
+        }
         bytes
     }
 }

@@ -143,7 +143,7 @@ fn what_is_no_bundle_is_refused_with_its_reason() {
         "{}".to_owned(),
         "\u{0}".to_owned(),
         text.replace("better-compute-pki", "other"),
-        text.replace("\"version\":1", "\"version\":2"),
+        text.replace("\"version\":1", "\"version\":3"),
         text.replace("BEGIN CERTIFICATE", "BEGIN PUBLIC KEY"),
         text[..text.len() / 2].to_owned(),
     ] {

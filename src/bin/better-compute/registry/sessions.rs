@@ -39,6 +39,8 @@ pub struct Opening {
 pub struct Opened {
     /// Up to where the events of its journal are stored.
     pub resume_position: u64,
+    /// SHA-256 of the key of the CA that issued its certificate, if that is known.
+    pub issuer_sha256: Option<[u8; 32]>,
 }
 
 /// Events of one session, in order.
@@ -138,7 +140,11 @@ impl Records {
                 now_ms,
             })?;
             let resume_position = store.journal_position(&opening.node_id, &opening.journal_id)?;
-            Ok(Ok(Opened { resume_position }))
+            let keys = store.node_keys(&opening.node_id)?;
+            Ok(Ok(Opened {
+                resume_position,
+                issuer_sha256: keys.and_then(|keys| keys.issuer_sha256),
+            }))
         })?;
         if opened.is_ok() {
             self.seen.remove(&opening.node_id);

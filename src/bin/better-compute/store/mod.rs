@@ -29,7 +29,7 @@ pub use self::events::{EventsAsked, Incoming, StoredEvent};
 pub use self::nodes::tests::joined as node_for_tests;
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
 pub use self::outputs::{Fetch, Kept};
-pub use self::renewals::{Issued, Renewal};
+pub use self::renewals::{Behind, Issued, Laggards, Renewal};
 pub use self::specs::{NAME_MAX, SECTIONS_MAX, SPEC_BYTES_MAX, Section, Spec};
 pub use self::tokens::{Attempt, NewToken, Redemption, Token};
 

@@ -48,7 +48,63 @@ pub struct Renewal {
     pub address: String,
 }
 
+/// Which nodes have not followed a rotation.
+#[derive(Debug, Clone, Copy)]
+pub enum Behind {
+    /// Those that hold no trust bundle of this version or a later one.
+    Trust(u64),
+    /// Those whose certificate another CA issued than the one whose key has this SHA-256.
+    Issuer([u8; 32]),
+}
+
+/// Nodes that have not followed: how many, and the first of them.
+#[derive(Debug, Default)]
+pub struct Laggards {
+    pub count: u64,
+    pub nodes: Vec<Laggard>,
+}
+
+/// A node that has not followed.
+#[derive(Debug)]
+pub struct Laggard {
+    pub id: String,
+    pub hostname: String,
+    pub state: String,
+    pub last_seen_ms: Option<i64>,
+}
+
 impl Store {
+    /// The nodes, not deleted, that have not followed.
+    pub fn behind(&self, behind: Behind) -> Result<Laggards, StoreError> {
+        const LISTED: usize = 1000;
+        let (condition, value): (_, Box<dyn rusqlite::ToSql>) = match behind {
+            Behind::Trust(version) => (
+                "trust_version < ?1",
+                Box::new(i64::try_from(version).unwrap_or(i64::MAX)),
+            ),
+            Behind::Issuer(sha256) => ("issuer_sha256 IS NOT ?1", Box::new(sha256)),
+        };
+        let sql = format!(
+            "SELECT id, hostname, state, last_seen_ms FROM nodes \
+             WHERE deleted_at_ms IS NULL AND {condition} ORDER BY id"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![value])?;
+        let mut found = Laggards::default();
+        while let Some(row) = rows.next()? {
+            found.count += 1;
+            if found.nodes.len() < LISTED {
+                found.nodes.push(Laggard {
+                    id: row.get(0)?,
+                    hostname: row.get(1)?,
+                    state: row.get(2)?,
+                    last_seen_ms: row.get(3)?,
+                });
+            }
+        }
+        Ok(found)
+    }
+
     /// The keys of a node, a deleted one too.
     pub fn node_keys(&self, id: &str) -> Result<Option<NodeKeys>, StoreError> {
         let row = self

@@ -28,6 +28,8 @@ pub struct Identity {
     pub node_id: String,
     /// SHA-256 of the certificate's SubjectPublicKeyInfo.
     pub spki_sha256: [u8; 32],
+    /// When the certificate ends, Unix time in seconds.
+    pub not_after: i64,
 }
 
 /// Who the client certificate names. The handshake has checked that it chains to the node CA.
@@ -51,6 +53,7 @@ pub fn identify(
     Ok(Identity {
         node_id: node_id.to_owned(),
         spki_sha256: digest::sha256(leaf.spki),
+        not_after: leaf.not_after,
     })
 }
 
@@ -157,6 +160,7 @@ mod tests {
         let identity = Identity {
             node_id: NODE.to_owned(),
             spki_sha256: [0; 32],
+            not_after: 0,
         };
         let good = Hello {
             node_id: NODE.to_owned(),

@@ -203,6 +203,8 @@ async fn hold(
         fetching: Fetching::default(),
         keeping: None,
         heard: false,
+        not_after: identity.not_after,
+        issuer_sha256: opened.issuer_sha256,
     };
     let welcome = Welcome {
         protocol_version: version.unwrap_or(0),
@@ -217,6 +219,11 @@ async fn hold(
     session.send(GatewayFrameKind::Welcome(welcome)).await?;
     if hello.trust_bundle_version < gateway.relay.trust().version {
         session.send_trust().await?;
+    }
+    let renew_to = gateway.relay.trust().renew_to;
+    if renew_to.is_some() && renew_to != opened.issuer_sha256 {
+        let within = gateway.renew_within.get();
+        session.obey(Some(Order::Renew(within))).await?;
     }
     session.look();
     session.go_on(frames, orders).await
@@ -255,6 +262,10 @@ struct Session {
     keeping: Option<Answer<Kept>>,
     /// Whether the node was heard since `Hello`.
     heard: bool,
+    /// When the certificate it was opened with ends, Unix time in seconds.
+    not_after: i64,
+    /// SHA-256 of the key of the CA that issued it, if that is known.
+    issuer_sha256: Option<[u8; 32]>,
 }
 
 impl Session {
@@ -351,7 +362,17 @@ impl Session {
                 self.look();
                 Ok(())
             }
-            Some(Order::Trust) => self.send_trust().await,
+            Some(Order::Trust) => {
+                self.send_trust().await?;
+                let trust = self.place.gateway.relay.trust();
+                match self.issuer_sha256 {
+                    Some(issuer) if !trust.node_cas.contains(&issuer) => Err(Status::new(
+                        Code::Aborted,
+                        "the CA of this node's certificate was retired: come back with a renewed one",
+                    )),
+                    _ => Ok(()),
+                }
+            }
             Some(Order::Renew(span)) => {
                 let within_ms = u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
                 self.send(GatewayFrameKind::Renew(RenewNow { within_ms }))
@@ -381,6 +402,13 @@ impl Session {
     }
 
     async fn hear(&mut self, frame: Frame) -> Result<(), Status> {
+        // Heartbeats come, so this is looked at in time.
+        if now_ms() / 1000 > self.not_after {
+            return Err(Status::new(
+                Code::Unauthenticated,
+                "this node's certificate has expired: renew it",
+            ));
+        }
         let sessions = self.place.gateway.sessions.clone();
         let beat = matches!(frame.known.kind, Some(NodeFrameKind::Heartbeat(_)));
         if beat || !self.heard {
