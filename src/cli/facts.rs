@@ -24,22 +24,28 @@ pub(super) const COMMAND: Command = Command::new(
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
     let facts = FactsView::from(facts::collect());
-    let mut out = String::new();
-    if args.has("json") {
-        out = facts.serialize_json();
-        out.push('\n');
+    let out = if args.has("json") {
+        facts.serialize_json() + "\n"
     } else {
-        for (label, text) in facts.lines() {
-            out.push_str(label);
-            out.push(':');
-            out.push_str(
-                " ".repeat(14_usize.saturating_sub(label.len() + 1))
-                    .as_str(),
-            );
-            out.push_str(&one_line(&text));
-            out.push('\n');
-        }
-    }
+        facts_text(&facts)
+    };
     print(&out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Facts as text: a line each, the labels in a column.
+pub fn facts_text(facts: &FactsView) -> String {
+    const COLUMN: usize = 14;
+    let mut out = String::new();
+    for (label, text) in facts.lines() {
+        let begin = out.len();
+        out.push_str(label);
+        out.push(':');
+        while out.len() - begin < COLUMN {
+            out.push(' ');
+        }
+        out.push_str(&one_line(&text));
+        out.push('\n');
+    }
+    out
 }

@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+pub use self::facts::facts_text;
 use self::flags::{Args, Command, Flag, Parsed};
 use crate::config::Config;
 

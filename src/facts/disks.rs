@@ -170,13 +170,15 @@ fn scsi(place: &Place<'_>, disk: Disk) -> Option<Disk> {
         Some(digits) => ["0x", digits].concat(),
         None => pages.wwn,
     };
-    let whole_serial = names::whole(&serial);
+    let usb_serial = place.usb_serial();
     let stable_name = if !wwn.is_empty() {
         ["wwn-", &names::whole(&wwn)].concat()
     } else if is_ata && !serial.is_empty() {
-        ["ata-", &names::whole(&model), "_", &whole_serial].concat()
-    } else if let Some(usb) = place.usb(&names::whole(&vendor), &names::whole(&product)) {
-        usb
+        let name = [&model, "_", &serial].concat();
+        ["ata-", &names::whole(&name)].concat()
+    } else if !usb_serial.is_empty() {
+        let name = [&vendor, "_", &product, "_", &usb_serial].concat();
+        ["usb-", &names::whole(&name), &place.instance()].concat()
     } else if !pages.name.is_empty() {
         ["scsi-", &names::whole(&pages.name)].concat()
     } else if !serial.is_empty() {
@@ -185,6 +187,9 @@ fn scsi(place: &Place<'_>, disk: Disk) -> Option<Disk> {
     } else {
         place.by_path()
     };
+    if serial.is_empty() {
+        serial = usb_serial;
+    }
     Some(Disk {
         stable_name,
         transport: place.scsi_transport(is_ata).to_owned(),
@@ -499,6 +504,7 @@ mod tests {
         );
         let disk = only(&fixture);
         assert_eq!(disk.stable_name, "usb-Kingston_DataTraveler_3.0_E0D55E-0:0");
+        assert_eq!(disk.serial, "E0D55E");
         assert!(disk.removable);
     }
 

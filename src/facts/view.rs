@@ -1,5 +1,5 @@
 //! Facts for people and for programs: one JSON object, and lines of text. `bcd facts` prints them on
-//! the machine, `better-compute nodes show` at the other end.
+//! the machine, `better-compute nodes facts` at the other end.
 
 // What nanoserde derives is written so.
 #![allow(clippy::question_mark)]

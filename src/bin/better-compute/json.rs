@@ -115,41 +115,6 @@ impl Json {
         })
     }
 
-    /// For a person: a line a member, members within members indented.
-    pub fn lines(&self) -> String {
-        let mut text = String::new();
-        self.put_lines(0, &mut text);
-        text
-    }
-
-    fn put_lines(&self, depth: usize, text: &mut String) {
-        let indent = "  ".repeat(depth);
-        let mut put = |name: &str, value: &Self| match value {
-            Self::Object(_) | Self::List(_) if !value.items().is_empty() || value.is_object() => {
-                text.push_str(&format!("{indent}{name}:\n"));
-                value.put_lines(depth + 1, text);
-            }
-            Self::List(_) => {}
-            Self::Text(value) => {
-                text.push_str(&format!("{indent}{name}: {}\n", bcd::cli::one_line(value)));
-            }
-            value => text.push_str(&format!("{indent}{name}: {value}\n")),
-        };
-        match self {
-            Self::Object(members) => members.iter().for_each(|(name, value)| put(name, value)),
-            Self::List(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    put(&format!("{}", index + 1), item);
-                }
-            }
-            value => put("value", value),
-        }
-    }
-
-    fn is_object(&self) -> bool {
-        matches!(self, Self::Object(members) if !members.is_empty())
-    }
-
     /// A member of an object.
     pub fn get(&self, name: &str) -> Option<&Self> {
         match self {
@@ -380,15 +345,6 @@ mod tests {
         assert!(value.flag("flag") && !value.flag("text"));
         assert_eq!(value.get("list").unwrap().items().len(), 2);
         assert_eq!(Json::Null.items().len(), 0);
-    }
-
-    #[test]
-    fn lines_are_for_people() {
-        let value = parse(r#"{"a":"x\ny","b":{"c":1},"d":[{"e":true},2],"f":[],"g":{}}"#);
-        assert_eq!(
-            value.lines(),
-            "a: x\\ny\nb:\n  c: 1\nd:\n  1:\n    e: true\n  2: 2\ng: {}\n"
-        );
     }
 
     #[test]

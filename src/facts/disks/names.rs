@@ -38,27 +38,24 @@ impl Place<'_> {
         self.tree.bytes(&path, max).unwrap_or_default()
     }
 
-    /// `usb-VENDOR_MODEL_SERIAL-TARGET:LUN`, for a disk on USB that has a serial number.
-    pub fn usb(&self, vendor: &str, product: &str) -> Option<String> {
-        // The interface, `1-1.2:1.0`, stands below the device, `1-1.2`.
-        let (device, _) = self.usb_interface()?.split_once(':')?;
-        let end = self.path.find(&["/", device, "/"].concat())? + 1 + device.len();
-        let up = self.path.get(..end)?.strip_prefix("../")?;
-        let serial = self.tree.text(&["sys/", up, "/serial"].concat());
-        let (_, _, target, lun) = self.scsi_address()?;
-        let instance = ["-", target, ":", lun].concat();
-        (!serial.is_empty()).then(|| {
-            [
-                "usb-",
-                vendor,
-                "_",
-                product,
-                "_",
-                &whole(&serial),
-                &instance,
-            ]
-            .concat()
-        })
+    /// The serial number of the USB device that the disk is in; empty where there is none.
+    pub fn usb_serial(&self) -> String {
+        let serial = || {
+            // The interface, `1-1.2:1.0`, stands below the device, `1-1.2`.
+            let (device, _) = self.usb_interface()?.split_once(':')?;
+            let end = self.path.find(&["/", device, "/"].concat())? + 1 + device.len();
+            let up = self.path.get(..end)?.strip_prefix("../")?;
+            Some(self.tree.text(&["sys/", up, "/serial"].concat()))
+        };
+        serial().unwrap_or_default()
+    }
+
+    /// `-TARGET:LUN` of a SCSI disk: several of them may be in one USB device.
+    pub fn instance(&self) -> String {
+        match self.scsi_address() {
+            Some((_, _, target, lun)) => ["-", target, ":", lun].concat(),
+            None => String::new(),
+        }
     }
 
     /// The way a SCSI disk is connected.
@@ -225,7 +222,7 @@ mod tests {
                 base: "sys/block/x",
             };
             assert_eq!(place.by_path(), "", "{path}");
-            assert_eq!(place.usb("", ""), None);
+            assert_eq!(place.usb_serial() + &place.instance(), "");
         }
     }
 }

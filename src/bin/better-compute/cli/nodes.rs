@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, one_line, print};
+use bcd::cli::{Failure, facts_text, one_line, print};
+use bcd::facts::view::FactsView;
 
 use super::ago::{ago, span};
 use super::client::{self, Client, DIR, JSON};
@@ -178,9 +179,10 @@ fn facts(args: &Args) -> Result<ExitCode, Failure> {
         print(&format!("{answer}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let facts = answer.get("facts").map(Json::lines).unwrap_or_default();
+    let facts = answer.get("facts").map(Json::to_string);
+    let facts: FactsView = client::parse(&facts.unwrap_or_default())?;
     let said = ago(answer.number("receivedMs"), now_ms());
-    print(&format!("said: {said}\n{facts}"))?;
+    print(&format!("{:14}{said}\n{}", "said:", facts_text(&facts)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -31,7 +31,7 @@ pub fn event_body(bytes: &[u8], kind_of: impl Fn(&str) -> Option<String>) -> Jso
                 .with_text("message", &update.message)
                 .with_some("result", show_result(&kind, &update.result))
         }
-        EventBody::Facts(facts) => return facts::show(&facts),
+        EventBody::Facts(facts) => return facts::show(facts),
         EventBody::EventsDropped(dropped) => Object::new()
             .with("first", dropped.first)
             .with("last", dropped.last)

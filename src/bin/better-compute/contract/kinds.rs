@@ -155,7 +155,7 @@ pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
                 .with("truncated", result.truncated)
                 .into()
         }),
-        "node.facts" => Facts::decode(bytes).ok().map(|facts| facts::show(&facts)),
+        "node.facts" => Facts::decode(bytes).ok().map(facts::show),
         _ => None,
     };
     Some(shown.unwrap_or_else(|| raw(bytes)))
