@@ -11,7 +11,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
 use std::path::Path;
 
 use zeroize::Zeroizing;
@@ -19,7 +18,7 @@ use zeroize::Zeroizing;
 use super::record::{self, Identity, RecordError};
 use crate::crypto::key::{self, NodeKey};
 use crate::sys::fs::{self, Dir};
-use crate::sys::user::{self, Account};
+use crate::sys::user::Account;
 use crate::sys::utc::Utc;
 
 /// The verified identity.
@@ -111,8 +110,6 @@ pub enum StoreError {
     Newer(RecordError),
     /// `node.key` is the record of a key in the TPM, which this build cannot use.
     TpmKey,
-    /// A file could not be given to the account of `[helper]`.
-    HandOver(&'static str, io::Error),
     /// No key could be made.
     Key(key::Error),
     /// No free name was left to move a file aside to.
@@ -124,7 +121,6 @@ impl StoreError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::File(error) => error.remedy(),
-            Self::HandOver(..) => Some("run it as root"),
             _ => None,
         }
     }
@@ -139,7 +135,6 @@ impl fmt::Display for StoreError {
                 f,
                 "cannot use {KEY}: it names a key in the TPM, and this bcd has no TPM support"
             ),
-            Self::HandOver(name, _) => write!(f, "cannot give {name} to the [helper] user"),
             Self::Key(_) => f.write_str("cannot make a key"),
             Self::NoName(name) => write!(f, "cannot move {name} aside: every name for it is taken"),
         }
@@ -152,7 +147,6 @@ impl Error for StoreError {
             // Its text is the file error's own.
             Self::File(error) => error.source(),
             Self::Newer(error) => Some(error),
-            Self::HandOver(_, error) => Some(error),
             Self::Key(error) => Some(error),
             Self::TpmKey | Self::NoName(_) => None,
         }
@@ -353,8 +347,7 @@ impl Store {
     pub fn hand_over(&self, account: Account) -> Result<(), StoreError> {
         for name in [KEY, IDENTITY] {
             if self.dir.exists(name)? {
-                user::lchown(&self.dir.join(name), account)
-                    .map_err(|error| StoreError::HandOver(name, error))?;
+                self.dir.give(name, account)?;
             }
         }
         Ok(())

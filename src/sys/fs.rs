@@ -11,11 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, flock,
-    fstat, fsync, mkdirat, openat, openat2, renameat, renameat_with, statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid,
+    chownat, fchmod, flock, fstat, fsync, mkdirat, openat, openat2, renameat, renameat_with,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::user::Account;
 pub use data::{DataFile, Ownership};
 pub use error::{Cause, Error};
 
@@ -239,6 +241,26 @@ impl Dir {
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(Error::os("remove", &path, errno)),
         }
+    }
+
+    /// Gives `name` to `account`. A symlink changes hands itself, never what it points to; a file that has
+    /// other names too is not given away, since one of them may be another's: whoever may write here could
+    /// have linked it.
+    ///
+    /// # Errors
+    /// [`Cause::Linked`], it is missing, or what chown(2) says.
+    pub fn give(&self, name: &str, account: Account) -> Result<(), Error> {
+        let path = self.join(name);
+        component(name, &path)?;
+        let failed = |errno| Error::os("give away", &path, errno);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = retry(|| openat(&self.fd, name, flags, Mode::empty())).map_err(failed)?;
+        let stat = fstat(&fd).map_err(failed)?;
+        if kind(stat.st_mode) == Kind::Regular && stat.st_nlink > 1 {
+            return Err(Error::new("give away", &path, Cause::Linked));
+        }
+        let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+        retry(|| chownat(&fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)).map_err(failed)
     }
 
     /// Flushes the directory's names to the disk.

@@ -1,10 +1,8 @@
-//! Accounts: who this process is, what a name in `/etc/passwd` means, and handing files over.
+//! Accounts: who this process is, and what a name in `/etc/passwd` means.
 //! A static binary has no NSS: accounts from LDAP and the like are not seen, and a name that
 //! `/etc/passwd` does not hold is an error, never a guess.
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
-
-use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat};
 
 /// An account's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,22 +54,6 @@ pub fn lookup_in(passwd: &Path, name: &str) -> Result<Account, LookupError> {
         };
     }
     Err(LookupError::Unknown(name.to_owned()))
-}
-
-/// Gives `path` to `account`. A path that is a symlink changes hands itself; what it points to
-/// does not.
-///
-/// # Errors
-/// What lchown(2) says: no such file, or not permitted.
-pub fn lchown(path: &Path, account: Account) -> io::Result<()> {
-    chownat(
-        CWD,
-        path,
-        Some(Uid::from_raw(account.uid)),
-        Some(Gid::from_raw(account.gid)),
-        AtFlags::SYMLINK_NOFOLLOW,
-    )?;
-    Ok(())
 }
 
 /// A decimal id; the all-ones id means "no change" to chown(2) and is refused.
@@ -150,20 +132,5 @@ mod tests {
     fn a_file_that_is_missing_is_named() {
         let error = lookup_in(Path::new("/nonexistent/passwd"), "bcd").unwrap_err();
         assert_eq!(error.to_string(), "cannot read /nonexistent/passwd");
-    }
-
-    #[test]
-    fn handing_over_a_symlink_leaves_its_target_alone() {
-        use std::os::unix::fs::MetadataExt;
-        if euid() != 0 {
-            return;
-        }
-        let dir = crate::sys::fs::tests::scratch("lchown");
-        std::fs::write(dir.join("target"), "").unwrap();
-        std::os::unix::fs::symlink("target", dir.join("link")).unwrap();
-        lchown(&dir.join("link"), Account { uid: 12, gid: 34 }).unwrap();
-        assert_eq!(std::fs::metadata(dir.join("target")).unwrap().uid(), 0);
-        let link = std::fs::symlink_metadata(dir.join("link")).unwrap();
-        assert_eq!((link.uid(), link.gid()), (12, 34));
     }
 }

@@ -356,7 +356,7 @@ fn server_time_only_moves_forward_and_is_written_once_an_hour() {
 #[test]
 fn key_and_identity_are_handed_to_the_helpers_account() {
     use std::os::unix::fs::MetadataExt;
-    if user::euid() != 0 {
+    if crate::sys::user::euid() != 0 {
         return;
     }
     let store = store();

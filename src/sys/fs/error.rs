@@ -28,6 +28,8 @@ pub enum Cause {
     Escapes,
     /// Not a single file name.
     BadName,
+    /// The file has more names than this one.
+    Linked,
 }
 
 impl Error {
@@ -97,7 +99,7 @@ impl Error {
     /// What a person can do about it, when that is plain.
     pub fn remedy(&self) -> Option<&'static str> {
         match &self.cause {
-            Cause::NotRegular(_) => return Some("move it away"),
+            Cause::NotRegular(_) | Cause::Linked => return Some("move it away"),
             Cause::Os(_) => {}
             Cause::TooLarge { .. } | Cause::Escapes | Cause::BadName => return None,
         }
@@ -128,6 +130,7 @@ impl fmt::Display for Error {
             Cause::TooLarge { max } => write!(f, ": it is longer than {max} bytes"),
             Cause::Escapes => f.write_str(": it leads out of its directory"),
             Cause::BadName => f.write_str(": not a single file name"),
+            Cause::Linked => f.write_str(": it is a hard link, and may be another file too"),
         }
     }
 }

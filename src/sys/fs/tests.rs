@@ -300,3 +300,36 @@ fn links_that_stay_beneath_are_followed_and_others_are_refused() {
         Cause::NotRegular(_)
     ));
 }
+
+#[test]
+fn a_name_is_given_away_alone_and_never_what_stands_behind_it() {
+    use std::os::unix::fs::MetadataExt;
+    if crate::sys::user::euid() != 0 {
+        return;
+    }
+    let path = scratch("give");
+    let dir = Dir::open(&path).unwrap();
+    let account = Account { uid: 12, gid: 34 };
+    let owner = |name: &str| {
+        let metadata = std::fs::symlink_metadata(path.join(name)).unwrap();
+        (metadata.uid(), metadata.gid())
+    };
+    for name in ["plain", "target", "secret"] {
+        std::fs::write(path.join(name), "").unwrap();
+    }
+    dir.give("plain", account).unwrap();
+    assert_eq!(owner("plain"), (12, 34));
+
+    std::os::unix::fs::symlink("target", path.join("link")).unwrap();
+    dir.give("link", account).unwrap();
+    assert_eq!(owner("link"), (12, 34));
+    assert_eq!(owner("target"), (0, 0));
+
+    std::fs::hard_link(path.join("secret"), path.join("hard")).unwrap();
+    let refused = dir.give("hard", account).unwrap_err();
+    assert!(matches!(refused.cause(), Cause::Linked), "{refused}");
+    assert_eq!(owner("secret"), (0, 0));
+
+    assert!(dir.give("missing", account).unwrap_err().is_missing());
+    assert!(dir.give("../secret", account).is_err());
+}
