@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::terms::{Going, Terms};
 use super::flags::{Args, Command, Flag};
-use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, chain, print, warn};
+use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, warn};
 use crate::attest::gateway;
 use crate::attest::join::{self, Accepted, Asked, Expected, Notice, is_node_id};
 use crate::attest::join_token::{self, TokenFile};
@@ -20,7 +20,6 @@ use crate::identity::record::Identity;
 use crate::identity::store::{State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust};
 use crate::proto::Role;
-use crate::rt;
 use crate::sys::fs::Lock;
 use crate::sys::{clock, user};
 
@@ -300,7 +299,7 @@ fn attempt(
         options.patience,
         &mut watch,
     );
-    let accepted = rt::block_on(run).map_err(|error| refusal(terms, &going, &error))?;
+    let accepted = block_on(run)?.map_err(|error| refusal(terms, &going, &error))?;
 
     let identity = identity(&accepted);
     let kept = |error: StoreError| {

@@ -22,6 +22,7 @@ use std::process::ExitCode;
 pub use self::facts::facts_text;
 use self::flags::{Args, Command, Flag, Parsed};
 use crate::config::Config;
+use crate::rt;
 
 /// Where bcd looks for its configuration unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/bcd/config.toml";
@@ -180,6 +181,18 @@ pub fn print(text: &str) -> Result<(), Failure> {
             "cannot write to standard output: {error}"
         ))),
     }
+}
+
+/// Runs `future` on an event loop.
+///
+/// # Errors
+/// The kernel has none to give.
+pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
+    rt::try_block_on(future).map_err(|error| {
+        Failure::failed(format!(
+            "cannot set up the event loop: {error}; raise the limit of open files (ulimit -n) and run it again"
+        ))
+    })
 }
 
 /// Writes one line to standard error: a warning that does not change the exit code.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use super::flags::{Args, Command};
-use super::{CONFIG_FLAG, Failure, chain, load_config};
+use super::{CONFIG_FLAG, Failure, block_on, chain, load_config};
 use crate::config::Config;
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::rt;
@@ -40,14 +40,14 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let node = Node::new(&config, store, joined).map_err(Failure::failed)?;
     // The rest of the configuration is of no use to the session.
     drop(config);
-    rt::block_on(async {
+    block_on(async {
         let stop = rt::termination().map_err(Failure::failed)?;
         let (answers, frames) = session::frames();
         let work = Rc::new(Work::new(answers));
         session::run(node, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         Ok(ExitCode::SUCCESS)
-    })
+    })?
 }
 
 fn identity(config: &Config) -> Result<(Store, Joined), Failure> {

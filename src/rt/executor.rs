@@ -239,12 +239,24 @@ impl Drop for Entered {
 /// when it ends are dropped.
 ///
 /// # Panics
-/// When called inside another `block_on`, or when the kernel has no epoll instance to give.
+/// When called inside another `block_on`, or when the kernel has no epoll instance to give: programs
+/// call [`try_block_on`].
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    let this = match Loop::new() {
-        Ok(this) => this,
+    match try_block_on(future) {
+        Ok(output) => output,
         Err(error) => panic!("cannot set up the event loop (epoll, eventfd): {error}"),
-    };
+    }
+}
+
+/// As [`block_on`].
+///
+/// # Errors
+/// The kernel has no epoll instance to give: too many files are open.
+///
+/// # Panics
+/// When called inside another `block_on`.
+pub fn try_block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
+    let this = Loop::new()?;
     CURRENT.with(|current| {
         let mut current = current.borrow_mut();
         assert!(
@@ -279,7 +291,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         }
     };
     drop(entered);
-    output
+    Ok(output)
 }
 
 /// Where a finished task leaves its value.

@@ -32,7 +32,7 @@ pub use blocking::{BlockingError, blocking};
 pub use channel::channel;
 pub(crate) use connect::Seconds;
 pub use connect::{Attempt, ConnectError, connect, connect_addresses, literal_address, resolve};
-pub use executor::{JoinHandle, block_on, epoll_returns, spawn, yield_now};
+pub use executor::{JoinHandle, block_on, epoll_returns, spawn, try_block_on, yield_now};
 pub use net::{TcpListener, TcpStream};
 pub use reactor::Readiness;
 pub use select::{Either, select};

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use super::{failed, said};
 use crate::attest::bootstrap::{self, Given, Settled, Which};
 use crate::attest::gateway::Gateway;
-use crate::cli::Failure;
 use crate::cli::flags::Args;
+use crate::cli::{Failure, block_on};
 use crate::config::fresh::FreshConfig;
 use crate::config::{Config, ConfigError};
 use crate::crypto::jwk::{self, PublicKey};
 use crate::crypto::pin::Pin;
-use crate::rt;
 use crate::sys::fs::{self, Dir};
 use crate::wire::url::Url;
 
@@ -299,7 +298,7 @@ fn jwk_of(config: &Config, server: &Url) -> Result<PublicKey, Failure> {
 
 fn document(server: &Url, given: &Given) -> Result<Settled, Failure> {
     let shown = format!("{}{}", server.authority(), bootstrap::PATH);
-    let bytes = rt::block_on(bootstrap::fetch(server)).map_err(|error| {
+    let bytes = block_on(bootstrap::fetch(server))?.map_err(|error| {
         Failure::failed(format!(
             "cannot read https://{shown}: {}; {}",
             said(&error),
