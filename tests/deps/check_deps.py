@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Holds the dependency tree to deny.toml and tests/deps/budget.toml, with Python's own library alone.
+"""Holds the dependency tree to deny.toml, budget.toml and advisories.toml beside it, with Python's own library alone.
 
 Checked over `cargo metadata`, for the musl targets that ship:
-licences, banned crates, sources, duplicate versions, the number of crates in bcd, fixed advisories,
-and yanked versions (cargo itself compares the lock file with the registry's index).
+licences, banned crates, sources, duplicate versions, the number of crates in bcd,
+and yanked versions (cargo itself compares the lock file with the registry's index). Over the lock files,
+whatever target a crate is for: published advisories.
 
 Prints one line a check and, last, `N passed, N failed`; exits 1 when one failed.
 """
@@ -95,6 +96,14 @@ def number(version):
     return tuple(int(part) for part in version.split("+")[0].split("-")[0].split("."))
 
 
+def locked():
+    """Name and version of every crate from a registry in the lock files, whatever target or feature it is for."""
+    packages = []
+    for lock in ("Cargo.lock", "fuzz/Cargo.lock"):
+        packages += tomllib.loads((ROOT / lock).read_text())["package"]
+    return sorted({(p["name"], p["version"]) for p in packages if "source" in p})
+
+
 def duplicates(packages):
     versions = {}
     for package in packages:
@@ -161,10 +170,15 @@ def main():
     check("banned crates", [f"{p['name']}: {banned[p['name']]}" for p in packages if p["name"] in banned])
     check("sources", [f"{p['name']}: {p['source']}" for p in packages
                       if p["source"] not in (None, REGISTRY)])
+    known = tomllib.loads((ROOT / "tests/deps/advisories.toml").read_text())
+    registry = locked()
     check("advisories known to this repository",
-          [f"{p['name']} {p['version']}: {a['id']}, {a['what']}; fixed in {a['fixed']}"
-           for a in budget["advisory"] for p in packages
-           if p["name"] == a["crate"] and number(p["version"]) < number(a["fixed"])])
+          [f"{name} {version}: {a['id']}, {a['what']}; fixed in {a['fixed']}"
+           for a in known["advisory"] for name, version in registry
+           if name == a["crate"] and number(version) < number(a["fixed"])])
+    check("every locked crate was looked up in the advisory database",
+          [f"{name}: read crates/{name} of RustSec's database, and add it to tests/deps/advisories.toml"
+           for name in sorted({name for name, _ in registry} - set(known["read"]))])
     check("yanked versions", yanked())
 
     print(f"{results.count(True)} passed, {results.count(False)} failed")
