@@ -39,6 +39,12 @@ for package in $packages; do
   state=$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true)
   [[ $state == ii* ]] || missing+=("$package")
 done
+# Debian's compiler may be there and too old; installing it again upgrades it, where the security updates are enabled.
+need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+have=$(dpkg-query -W -f '${Version}' rustc-web 2>/dev/null || true)
+if [[ " $packages " == *" rustc-web "* && " ${missing[*]-} " != *" rustc-web "* ]] && dpkg --compare-versions "$have" lt "$need"; then
+  missing+=(rustc-web cargo-web rust-web-src)
+fi
 [[ ${#missing[@]} -eq 0 ]] && exit 0
 
 if [[ $(id -u) -ne 0 ]]; then

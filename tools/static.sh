@@ -94,6 +94,15 @@ build() {
       echo "static: neither rustup's target $target nor Debian's cargo is here: run tools/packages.sh static" >&2
       return 1
     }
+    # Debian 12's release has an older compiler; the one that builds bcd comes with its security updates.
+    local have need
+    need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have=$(/usr/bin/rustc --version | cut -d ' ' -f 2)
+    if [[ $(printf '%s\n' "$need" "$have" | sort -V | head -n 1) != "$need" ]]; then
+      echo "static: Debian's rustc is $have, and bcd needs $need: enable the security updates in apt's sources" \
+        "(bookworm-security) and run tools/packages.sh static, or run: rustup target add $target" >&2
+      return 1
+    fi
     path=/usr/bin:/bin
     export RUSTC_BOOTSTRAP=1 RUSTC=/usr/bin/rustc
     unset RUSTUP_TOOLCHAIN
