@@ -28,6 +28,7 @@ pub mod private_key;
 pub mod proto;
 pub mod spki;
 pub mod toml;
+pub mod trust_bundle;
 pub mod url;
 pub mod vpd;
 pub mod wellknown;
@@ -63,5 +64,5 @@ macro_rules! targets {
 targets! {
     base64 certificate config csr envelope grpc_client grpc_frames grpc_server grpc_status
     http_answer http_request identity join_answer join_token json jwk machine_texts netlink pem
-    private_key proto spki toml url vpd wellknown
+    private_key proto spki toml trust_bundle url vpd wellknown
 }

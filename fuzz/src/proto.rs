@@ -63,6 +63,7 @@ messages! {
     SpecSection
     StorageFault
     TrustBundle
+    TrustBundleTaken
     Welcome
 }
 

@@ -417,6 +417,40 @@ pub(crate) mod tests {
         );
     }
 
+    /// Files as they were written once. They are never changed: who reads them today must read them
+    /// for ever.
+    #[test]
+    fn identities_of_every_version_so_far_are_read_trust_and_all_and_written_alike() {
+        use crate::crypto::pin::Pin;
+        // From before renewals, and after the keys of the fleet were rotated.
+        let joined = include_str!("frozen/identity-1-joined.json");
+        let rotated = include_str!("frozen/identity-1-rotated.json");
+        let configured = Configured {
+            serving_ca: Pin::parse("sha256/4Um89kSsOnVFqBZUF80JmLagL5viFlCV9QLy0d90e1s=").unwrap(),
+            join_signing: Pin::parse("sha256/oIo7uNLgM8NEjeCuq3HpaXKi+ecZ2Kj6L7OZ7zZm0Vc=")
+                .unwrap(),
+        };
+        for (text, version, links, configured_stands) in
+            [(joined, 1, 0, true), (rotated, 7, 1, false)]
+        {
+            let identity = Identity::from_json(text.as_bytes()).unwrap();
+            assert_eq!(identity.node_id, "node_01m8mp6xds1d372sw5b9d9rnyw");
+            assert_eq!(identity.trust_chain.len(), links);
+            assert_eq!(identity.to_json(), text);
+            let (trust, error) = identity.trust(configured);
+            assert!(error.is_none());
+            assert_eq!(trust.version(), version);
+            assert_eq!(
+                trust.signers().contains(&configured.join_signing),
+                configured_stands
+            );
+            assert_eq!(
+                trust.serving_pins().contains(&configured.serving_ca),
+                configured_stands
+            );
+        }
+    }
+
     #[test]
     fn members_of_a_newer_version_survive_being_written_again() {
         let mut identity = sample();
