@@ -28,7 +28,7 @@ pub const KEY: &str = "node.key";
 /// The key of a renewal that has not ended.
 pub const NEXT_KEY: &str = "node.key.next";
 /// The node's journal.
-pub const JOURNAL: &str = "journal.db";
+pub use crate::journal::NAME as JOURNAL;
 
 /// The longest key file read.
 const MAX_KEY: usize = 16 << 10;
@@ -484,5 +484,7 @@ impl Store {
     }
 }
 
+#[cfg(test)]
+mod crash_tests;
 #[cfg(test)]
 mod tests;

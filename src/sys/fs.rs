@@ -20,10 +20,12 @@ use rustix::io::Errno;
 use super::user::Account;
 pub use data::{DataFile, Ownership};
 pub use error::{Cause, Error};
+use tape::Step;
 
 mod beneath;
 mod data;
 mod error;
+pub(crate) mod tape;
 
 /// An open directory, by the path it was opened at.
 pub struct Dir {
@@ -175,7 +177,9 @@ impl Dir {
                 .is_ok_and(|kind| kind == Some(Kind::Regular))
         {
             // Best effort: a leftover is replaced by the next write anyway.
-            let _ = unlinkat(&self.fd, &new, AtFlags::empty());
+            if unlinkat(&self.fd, &new, AtFlags::empty()).is_ok() {
+                tape::removed(&new);
+            }
         }
         written
     }
@@ -236,8 +240,13 @@ impl Dir {
     pub fn remove(&self, name: &str) -> Result<(), Error> {
         let path = self.join(name);
         component(name, &path)?;
-        match retry(|| unlinkat(&self.fd, name, AtFlags::empty())) {
-            Ok(()) => self.sync(),
+        match tape::before(Step::Remove)
+            .and_then(|()| retry(|| unlinkat(&self.fd, name, AtFlags::empty())))
+        {
+            Ok(()) => {
+                tape::removed(name);
+                self.sync()
+            }
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(Error::os("remove", &path, errno)),
         }
@@ -268,9 +277,12 @@ impl Dir {
     /// # Errors
     /// The disk failed.
     pub fn sync(&self) -> Result<(), Error> {
-        match retry(|| fsync(&self.fd)) {
+        match tape::before(Step::SyncDir).and_then(|()| retry(|| fsync(&self.fd))) {
             // Filesystems that cannot flush a directory (some FUSE) say so; nothing more to do.
-            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Ok(()) | Err(Errno::INVAL) => {
+                tape::dir_synced();
+                Ok(())
+            }
             Err(errno) => Err(Error::os("flush the directory", &self.path, errno)),
         }
     }
@@ -304,19 +316,28 @@ impl Dir {
             Err(error) if error.is_there() => {
                 retry(|| unlinkat(&self.fd, new, AtFlags::empty()))
                     .map_err(|errno| Error::os("remove", &path, errno))?;
+                tape::removed(new);
                 create()?
             }
             opened => opened?,
         };
+        tape::created(new, &file);
         fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?;
+        tape::wrote(&file, 0, bytes);
+        tape::before(Step::Write).map_err(failed)?;
         file.write_all(bytes)
             .map_err(|error| Error::io("write", &path, error))?;
-        retry(|| fsync(&file)).map_err(|errno| Error::os("flush", &path, errno))
+        let synced = tape::before(Step::Sync).and_then(|()| retry(|| fsync(&file)));
+        tape::synced(&file, synced.is_ok());
+        synced.map_err(|errno| Error::os("flush", &path, errno))
     }
 
     fn open_file(&self, name: &str, flags: OFlags, operation: &'static str) -> Result<File, Error> {
         let path = self.join(name);
         component(name, &path)?;
+        if flags.contains(OFlags::CREATE) {
+            tape::before(Step::Create).map_err(|errno| Error::os(operation, &path, errno))?;
+        }
         // NONBLOCK: a FIFO in a file's place must not hang the open. It means nothing to files.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         // The owner's bits only: the final mode comes by fchmod, which no umask thins out.
@@ -340,6 +361,12 @@ impl Dir {
                 &path,
                 Cause::NotRegular(Kind::Symlink),
             )),
+            // Opened for writing, a directory is not even opened.
+            Err(Errno::ISDIR) => Err(Error::new(
+                operation,
+                &path,
+                Cause::NotRegular(Kind::Directory),
+            )),
             Err(errno) => Err(Error::os(operation, &path, errno)),
         }
     }
@@ -352,11 +379,13 @@ impl Dir {
     ) -> Result<(), Error> {
         component(from, &self.join(from))?;
         component(to, &self.join(to))?;
-        retry(|| rename(from, to)).map_err(|errno| {
+        let renamed = tape::before(Step::Rename).and_then(|()| retry(|| rename(from, to)));
+        renamed.map_err(|errno| {
             // The name at fault: the target when it is in the way, else the source.
             let at_fault = if errno == Errno::EXIST { to } else { from };
             Error::os("rename", &self.join(at_fault), errno)
         })?;
+        tape::renamed(from, to);
         self.sync()
     }
 
@@ -426,5 +455,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+pub(crate) mod replay;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -5,11 +5,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, fdatasync, flock,
-    fstat, fsync, linkat, unlinkat,
+    AtFlags, FallocateFlags, FlockOperation, Gid, Mode, OFlags, Uid, fallocate, fchmod, fchown,
+    fdatasync, flock, fstat, fsync, linkat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::tape::{self, Step};
 use super::{Cause, Dir, Error, component, retry};
 
 /// An open file of a [`Dir`].
@@ -57,10 +58,12 @@ impl Dir {
             Err(error) if error.is_there() => {
                 retry(|| unlinkat(self, name, AtFlags::empty()))
                     .map_err(|errno| Error::os("remove", &path, errno))?;
+                tape::removed(name);
                 create()?
             }
             opened => opened?,
         };
+        tape::created(name, &file);
         fchmod(&file, Mode::from_raw_mode(mode))
             .map_err(|errno| Error::os("create", &path, errno))?;
         Ok(DataFile { file, path })
@@ -73,8 +76,10 @@ impl Dir {
     pub fn link_new(&self, from: &str, to: &str) -> Result<(), Error> {
         component(from, &self.join(from))?;
         component(to, &self.join(to))?;
-        retry(|| linkat(self, from, self, to, AtFlags::empty()))
+        tape::before(Step::Link)
+            .and_then(|()| retry(|| linkat(self, from, self, to, AtFlags::empty())))
             .map_err(|errno| Error::os("link", &self.join(to), errno))?;
+        tape::linked(from, to);
         self.sync()
     }
 
@@ -125,6 +130,25 @@ impl DataFile {
             .map_err(|errno| self.failed("change the mode of", errno))
     }
 
+    /// Gives the file to the account that `other` belongs to, where it is not that account's already.
+    ///
+    /// # Errors
+    /// What fstat(2) or fchown(2) says.
+    pub fn take_owner_of(&self, other: &Self) -> Result<(), Error> {
+        let owner = |file: &Self| {
+            fstat(&file.file)
+                .map(|stat| (stat.st_uid, stat.st_gid))
+                .map_err(|errno| file.failed("look at", errno))
+        };
+        let (uid, gid) = owner(other)?;
+        if owner(self)?.0 == uid {
+            return Ok(());
+        }
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        fchown(&self.file, Some(uid), Some(gid))
+            .map_err(|errno| self.failed("change the owner of", errno))
+    }
+
     /// Takes the file for this process alone, until it is closed.
     ///
     /// # Errors
@@ -156,6 +180,8 @@ impl DataFile {
     /// # Errors
     /// What pwrite(2) says.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        tape::wrote(&self.file, offset, bytes);
+        tape::before(Step::Write).map_err(|errno| self.failed("write", errno))?;
         self.file
             .write_all_at(bytes, offset)
             .map_err(|error| Error::io("write", &self.path, error))
@@ -167,7 +193,9 @@ impl DataFile {
     /// The disk failed; what was written since the last flush may be lost, whatever a later flush
     /// says.
     pub fn sync_data(&self) -> Result<(), Error> {
-        retry(|| fdatasync(&self.file)).map_err(|errno| self.failed("flush", errno))
+        let synced = tape::before(Step::Sync).and_then(|()| retry(|| fdatasync(&self.file)));
+        tape::synced(&self.file, synced.is_ok());
+        synced.map_err(|errno| self.failed("flush", errno))
     }
 
     /// Flushes its bytes and all its metadata to the disk.
@@ -175,7 +203,9 @@ impl DataFile {
     /// # Errors
     /// As [`sync_data`](Self::sync_data).
     pub fn sync(&self) -> Result<(), Error> {
-        retry(|| fsync(&self.file)).map_err(|errno| self.failed("flush", errno))
+        let synced = tape::before(Step::Sync).and_then(|()| retry(|| fsync(&self.file)));
+        tape::synced(&self.file, synced.is_ok());
+        synced.map_err(|errno| self.failed("flush", errno))
     }
 
     /// Cuts the file, or lengthens it with zeros, to `length`.
@@ -183,9 +213,12 @@ impl DataFile {
     /// # Errors
     /// What ftruncate(2) says.
     pub fn set_length(&self, length: u64) -> Result<(), Error> {
+        tape::before(Step::SetLength).map_err(|errno| self.failed("cut", errno))?;
         self.file
             .set_len(length)
-            .map_err(|error| Error::io("cut", &self.path, error))
+            .map_err(|error| Error::io("cut", &self.path, error))?;
+        tape::set_length(&self.file, length);
+        Ok(())
     }
 
     /// Reserves the disk's blocks for the `length` bytes from `offset` on, lengthening the file
@@ -195,9 +228,14 @@ impl DataFile {
     /// # Errors
     /// [`Error::is_full`], or what fallocate(2) or pwrite(2) says.
     pub fn allocate(&self, offset: u64, length: u64) -> Result<(), Error> {
-        match retry(|| fallocate(&self.file, FallocateFlags::empty(), offset, length)) {
+        let reserve = || fallocate(&self.file, FallocateFlags::empty(), offset, length);
+        match tape::before(Step::Allocate).and_then(|()| retry(reserve)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(offset, length),
-            done => done.map_err(|errno| self.failed("reserve space for", errno)),
+            done => {
+                done.map_err(|errno| self.failed("reserve space for", errno))?;
+                tape::allocated(&self.file, offset.saturating_add(length));
+                Ok(())
+            }
         }
     }
 

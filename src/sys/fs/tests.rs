@@ -10,8 +10,46 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     let nonce = u64::from_le_bytes(crate::sys::random::bytes().unwrap());
     let path = std::env::temp_dir().join(format!("bcd-{name}-{nonce:016x}"));
     std::fs::create_dir(&path).unwrap();
-    SCRATCH.with_borrow_mut(|made| made.0.push(path.clone()));
+    remove_later(&path);
     path
+}
+
+/// Has a directory just made removed when this thread ends.
+pub(crate) fn remove_later(path: &Path) {
+    SCRATCH.with_borrow_mut(|made| made.0.push(path.to_owned()));
+}
+
+/// Mounts a tmpfs on `path`, for this thread alone and as long as it lives; `false` where that is not
+/// permitted.
+pub(crate) fn mount_tmpfs(path: &Path, options: &str) -> bool {
+    let text = |text: &[u8]| std::ffi::CString::new(text).unwrap();
+    let (none, root, tmpfs) = (text(b"none"), text(b"/"), text(b"tmpfs"));
+    let (path, options) = (text(path.as_os_str().as_bytes()), text(options.as_bytes()));
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: valid, terminated strings; the namespace is this thread's own.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(
+                none.as_ptr(),
+                root.as_ptr(),
+                std::ptr::null(),
+                private,
+                std::ptr::null(),
+            ) == 0
+            && libc::mount(
+                tmpfs.as_ptr(),
+                path.as_ptr(),
+                tmpfs.as_ptr(),
+                0,
+                options.as_ptr().cast(),
+            ) == 0
+    }
+}
+
+pub(crate) fn make_fifo(path: &Path) {
+    let fifo = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a valid, terminated path.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
 }
 
 struct Scratch(Vec<PathBuf>);
@@ -78,9 +116,7 @@ fn what_is_no_regular_file_is_neither_read_nor_replaced() {
     std::fs::write(dir.join("file"), "x").unwrap();
     symlink("file", dir.join("link")).unwrap();
     std::fs::create_dir(dir.join("folder")).unwrap();
-    let fifo = std::ffi::CString::new(dir.join("fifo").as_os_str().as_bytes()).unwrap();
-    // SAFETY: a valid, terminated path.
-    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    make_fifo(&dir.join("fifo"));
     for (name, text) in [
         ("link", "it is a symlink, not a regular file"),
         ("folder", "it is a directory, not a regular file"),
