@@ -297,11 +297,6 @@ pub fn is_ending(bytes: &[u8]) -> bool {
     matches!(bytes.split_last(), Some((&LAST_BYTE, zeros)) if zeros.iter().all(|byte| *byte == 0))
 }
 
-/// Whether a record may end with `byte`.
-pub fn may_end_with(byte: u8) -> bool {
-    byte == LAST_BYTE
-}
-
 /// Records on their way to one place in the file.
 pub struct Encoder {
     salt: u32,

@@ -37,11 +37,13 @@ mod open;
 mod rewrite;
 mod scan;
 mod thread;
+mod view;
 mod writer;
 
 pub use error::{JournalError, OpenError};
 pub use format::{MAX_BODY, MAX_KEY, MAX_VALUE, NAME};
 pub use thread::Journal;
+pub use view::{Found, Key, Readable, Unacknowledged, View, view};
 
 /// The caps of `[journal]`.
 #[derive(Clone, Copy, Debug)]
@@ -205,5 +207,11 @@ impl Kind {
     }
 }
 
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
+mod sample_tests;
 #[cfg(test)]
 mod tests;

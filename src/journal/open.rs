@@ -113,6 +113,8 @@ impl Writer {
             // might else follow a new one by chance.
             file.set_length(end)?;
             file.sync()?;
+            // With the tail went the reserve; the next commit says so where it cannot be had again.
+            let _ = file.allocate(end, tuning.reserve);
             event(
                 Level::Warn,
                 "journal.tail_cut",
@@ -242,6 +244,7 @@ impl Writer {
             trouble: None,
             suspect: false,
             rewrite_after: clock::monotonic(),
+            untold: None,
             counts: Counts::default(),
         };
         Ok((writer, recovered))
@@ -267,7 +270,7 @@ fn locked(dir: &Dir) -> Result<Option<DataFile>, OpenError> {
 fn owned(file: &DataFile, dir: &Dir) -> Result<(), OpenError> {
     let ownership = file.ownership()?;
     let euid = user::euid();
-    // Root keeps the journal of the account that ran bcd node before, and leaves it that account's.
+    // Root may use the journal of another account; a file written anew is that account's again.
     if ownership.uid != euid && euid != 0 {
         let path = dir.join(NAME);
         let uid = ownership.uid;

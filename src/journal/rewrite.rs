@@ -72,6 +72,9 @@ fn write(
 ) -> Result<Rewritten, Error> {
     let file = dir.create_data(NEW, 0o600)?;
     file.lock()?;
+    if let Some(source) = source {
+        file.take_owner_of(source.file)?;
+    }
     let event = order
         .event
         .as_ref()

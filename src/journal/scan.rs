@@ -4,7 +4,7 @@
 //! Nothing is appended before the bytes before it are on the disk, and each record says up to
 //! where they were. What cannot be read is therefore damage when anything behind it proves that it
 //! had been written, and when nothing of it is missing; else it is a write that a crash tore.
-use super::format::{Cut, EVENT_HEAD, is_ending, may_end_with, total};
+use super::format::{Cut, EVENT_HEAD, is_ending, total};
 use super::format::{HEAD, HEADER, Head, Header, HeaderFault, RECORDS, Record, SECOND_HEADER};
 use crate::sys::fs::{DataFile, Error};
 
@@ -39,40 +39,32 @@ pub struct End {
 pub struct Window<'a> {
     file: &'a DataFile,
     buffer: Vec<u8>,
+    /// Where in the file the buffer begins, and how much of it is of the file.
     start: u64,
+    filled: usize,
 }
 
 impl<'a> Window<'a> {
     pub fn new(file: &'a DataFile) -> Self {
         Self {
             file,
-            buffer: Vec::new(),
+            buffer: vec![0; PIECE],
             start: 0,
+            filled: 0,
         }
     }
 
     /// The `length` bytes at `offset` (at most [`PIECE`]), fewer at the file's end.
     pub fn at(&mut self, offset: u64, length: usize) -> Result<&[u8], Error> {
         let end = offset.saturating_add(length as u64);
-        if offset < self.start || end > self.start.saturating_add(self.buffer.len() as u64) {
-            self.fill(offset)?;
+        if offset < self.start || end > self.start.saturating_add(self.filled as u64) {
+            self.filled = 0;
+            self.filled = self.file.read_at(&mut self.buffer, offset)?;
+            self.start = offset;
         }
         let from = usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX);
-        let to = from.saturating_add(length).min(self.buffer.len());
+        let to = from.saturating_add(length).min(self.filled);
         Ok(self.buffer.get(from..to).unwrap_or_default())
-    }
-
-    /// Forgets what was read: the file may have changed.
-    pub fn forget(&mut self) {
-        self.buffer.clear();
-    }
-
-    fn fill(&mut self, offset: u64) -> Result<(), Error> {
-        self.buffer.resize(PIECE, 0);
-        let read = self.file.read_at(&mut self.buffer, offset);
-        self.start = offset;
-        self.buffer.truncate(*read.as_ref().unwrap_or(&0));
-        read.map(|_| ())
     }
 
     /// The record at `offset`, or `None` when there is none.
@@ -192,37 +184,29 @@ fn judge(window: &mut Window<'_>, header: &Header, whole: u64, at: u64) -> Resul
     let Some(end) = last_byte(window, whole)? else {
         return Ok(Tail::Clean);
     };
-    let mut proof = false;
-    search(window, header.salt, at, end.offset, &mut |record| {
+    let (mut proof, mut last_end) = (false, 0);
+    search(window, header.salt, at, end, &mut |record| {
         proof = record.durable_to > whole;
+        last_end = record.end();
         !proof
     })?;
     if proof {
         let what = "a record cannot be read, and later ones can";
         return Ok(Tail::Damaged { at, what });
     }
-    // Records end on multiples of 8, with a byte of their own.
-    if may_end_with(end.byte)
-        && end.offset % 8 == 0
-        && end.offset > at
-        && !has_hole(window, at, end.offset)?
-    {
+    let claimed = Head::decode(window.at(at, HEAD)?, at)
+        .map_or(0, |head| at.saturating_add(total(head.length) as u64));
+    if (claimed == end || last_end == end) && !has_hole(window, at, end)? {
         let what = "the last record cannot be read, and no part of it is missing";
         return Ok(Tail::Damaged { at, what });
     }
     Ok(Tail::Torn {
-        bytes: end.offset.saturating_sub(whole),
+        bytes: end.saturating_sub(whole),
     })
 }
 
-struct LastByte {
-    /// Of the byte behind it.
-    offset: u64,
-    byte: u8,
-}
-
-/// The last byte from `from` on that is not zero.
-fn last_byte(window: &mut Window<'_>, from: u64) -> Result<Option<LastByte>, Error> {
+/// Where the bytes from `from` on end that are not zero; `None` when there are none.
+fn last_byte(window: &mut Window<'_>, from: u64) -> Result<Option<u64>, Error> {
     let mut found = None;
     let mut at = from;
     loop {
@@ -231,10 +215,7 @@ fn last_byte(window: &mut Window<'_>, from: u64) -> Result<Option<LastByte>, Err
             return Ok(found);
         }
         if let Some(index) = part.iter().rposition(|byte| *byte != 0) {
-            found = Some(LastByte {
-                offset: at.saturating_add(index as u64 + 1),
-                byte: part.get(index).copied().unwrap_or(0),
-            });
+            found = Some(at.saturating_add(index as u64 + 1));
         }
         at = at.saturating_add(part.len() as u64);
     }
@@ -343,10 +324,9 @@ pub fn salvage(
         }
         // The disk cannot read somewhere behind `next`: on after the buffer's piece.
         at = at.max(next).saturating_add(PIECE as u64) & !4095;
-        window.forget();
     }
-    if let Ok(Some(last)) = last_byte(&mut window, RECORDS) {
-        end_of_data = last.offset;
+    if let Ok(Some(end)) = last_byte(&mut window, RECORDS) {
+        end_of_data = end;
     }
     found.bytes_lost = end_of_data.saturating_sub(RECORDS).saturating_sub(kept);
     Ok(found)

@@ -9,14 +9,14 @@ const LIMITS: Limits = Limits {
     max_events: 10_000,
 };
 
-fn event(class: Class, text: &str) -> Entry {
+pub(super) fn event(class: Class, text: &str) -> Entry {
     Entry::Event {
         class,
         body: text.as_bytes().to_vec(),
     }
 }
 
-fn put(key: &str, value: &str) -> Entry {
+pub(super) fn put(key: &str, value: &str) -> Entry {
     Entry::Put {
         kind: Kind::Command,
         key: key.to_owned(),

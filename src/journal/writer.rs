@@ -14,7 +14,7 @@ use super::index::{Holds, Index, Slot};
 use super::rewrite::{Order, Rewritten, Source, dropped, rewrite};
 use super::scan::{self, MAX_COMMIT};
 use super::{Class, Committed, Entry, Fault, JournalError, Kind, Limits, Status, Stored};
-use crate::proto::{Event, EventBody, EventsDropped, Message, StorageFault};
+use crate::proto::{Event, EventBody, EventsDropped, JournalDamaged, Message, StorageFault};
 use crate::sys::fs::{DataFile, Dir, Error};
 use crate::sys::log::{Level, Value, event};
 use crate::sys::{clock, random};
@@ -75,6 +75,8 @@ pub struct Writer {
     /// The file's last bytes are in doubt: nothing more goes there.
     pub(super) suspect: bool,
     pub(super) rewrite_after: Duration,
+    /// An event to go with the next group: records had gone bad.
+    pub(super) untold: Option<Vec<u8>>,
     pub(super) counts: Counts,
 }
 
@@ -136,6 +138,12 @@ impl Writer {
         if recovers {
             group.recovered(self.trouble.as_ref());
         }
+        if let Some(body) = &self.untold {
+            group.push(&[Entry::Event {
+                class: Class::Result,
+                body: body.clone(),
+            }]);
+        }
         let mut outcome = Vec::with_capacity(commits.len());
         for (commit, needs) in commits.iter().zip(needs) {
             let taken = needs.and_then(|needs| {
@@ -157,6 +165,9 @@ impl Writer {
         match written {
             Ok(()) => {
                 self.counts.commits += taken as u64;
+                if taken > 0 {
+                    self.untold = None;
+                }
                 if recovers && taken > 0 {
                     self.recovered();
                 }
@@ -177,17 +188,15 @@ impl Writer {
     /// # Errors
     /// The file cannot be read.
     pub fn read(&mut self, after: u64, max_bytes: usize) -> Result<Vec<Stored>, JournalError> {
-        match self.try_read(after, max_bytes)? {
-            Some(stored) => Ok(stored),
-            None => {
-                // A record has gone bad since it was written: what is lost is dropped, and said so.
-                self.rewrite(false)?;
-                Ok(self.try_read(after, max_bytes)?.unwrap_or_default())
-            }
+        if let Some(stored) = self.try_read(after, max_bytes) {
+            return Ok(stored);
         }
+        // A record has gone bad since it was written: what is lost is dropped, and said so.
+        self.rewrite(false)?;
+        Ok(self.try_read(after, max_bytes).unwrap_or_default())
     }
 
-    fn try_read(&self, after: u64, max_bytes: usize) -> Result<Option<Vec<Stored>>, JournalError> {
+    fn try_read(&self, after: u64, max_bytes: usize) -> Option<Vec<Stored>> {
         let mut stored = Vec::new();
         let mut bytes = 0_usize;
         for (first, slot) in self.index.after(after) {
@@ -196,14 +205,12 @@ impl Writer {
             if bytes > max_bytes && !stored.is_empty() {
                 break;
             }
+            // What the disk cannot read is as bad as what it reads wrongly.
             let payload = scan::payload(&self.file, self.header.salt, place.offset(), place.length)
-                .map_err(|error| JournalError::Disk(Arc::new(error)))?;
-            match payload.and_then(|payload| stored_event(first, slot, payload)) {
-                Some(event) => stored.push(event),
-                None => return Ok(None),
-            }
+                .unwrap_or(None);
+            stored.push(stored_event(first, slot, payload?)?);
         }
-        Ok(Some(stored))
+        Some(stored)
     }
 
     /// Forgets the events up to `position`; the file learns of it with the next commit.
@@ -387,7 +394,10 @@ impl Writer {
         };
         self.drop_events(keep_events, keep_bytes);
         let dead = used.saturating_sub(self.index.live());
-        if large && dead > 0 && clock::monotonic() >= self.rewrite_after {
+        // Not for every commit of a journal that is full of results: a rewrite must be worth it, or needed.
+        let beyond = used.saturating_add(bytes) > max_bytes + self.tuning.reserve;
+        let worth = dead >= max_bytes / 8 || beyond && dead >= max_bytes / 64;
+        if large && worth && clock::monotonic() >= self.rewrite_after {
             let _ = self.rewrite(false);
         }
     }
@@ -573,11 +583,18 @@ impl Writer {
         self.allocated = written.allocated;
     }
 
-    /// Keeps a file in which records went bad.
-    fn set_aside(&self, written: &Rewritten, now_ms: u64) {
+    /// Keeps a file in which records went bad, and has an event say so.
+    fn set_aside(&mut self, written: &Rewritten, now_ms: u64) {
         let kept = super::open::free_name(&self.dir, now_ms)
             .ok()
             .filter(|name| self.dir.link_new(NAME, name).is_ok());
+        let needed = self.index.events() + self.index.key_count();
+        self.untold = Some(body(EventBody::JournalDamaged(JournalDamaged {
+            kept_as: kept.clone().unwrap_or_default(),
+            records_kept: (needed as u64).saturating_sub(written.lost),
+            bytes_lost: self.index.live().saturating_sub(written.index.live()),
+            damage: "records went bad after they were written".to_owned(),
+        })));
         let fields = [
             ("lost", Value::Number(written.lost)),
             ("kept_as", Value::Text(kept.as_deref().unwrap_or(""))),
@@ -684,7 +701,7 @@ impl Group {
     }
 }
 
-fn stored_event(first: u64, slot: &Slot, payload: Vec<u8>) -> Option<Stored> {
+pub fn stored_event(first: u64, slot: &Slot, payload: Vec<u8>) -> Option<Stored> {
     let (time_ms, body) = match slot.holds {
         Holds::Event(_) => scan::event(payload)?,
         Holds::Dropped => {
