@@ -38,7 +38,9 @@ lint: ## formatting, clippy, shellcheck, dependencies, floors
 bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
 	@tools/packages.sh bench
 	@tools/build.sh
+	@cargo build --locked --quiet $(OPERATOR) --example journal_load
 	@$(VENV)/bin/python benches/join_vs_curl.py
+	@$(VENV)/bin/python benches/journal_vs_sqlite.py
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (needs a nightly compiler)

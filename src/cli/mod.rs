@@ -10,6 +10,7 @@ pub mod flags;
 mod config;
 mod facts;
 mod join;
+mod journal;
 mod node;
 mod version;
 
@@ -41,6 +42,7 @@ static BCD: Command = Command::group(
         config::COMMAND,
         facts::COMMAND,
         join::COMMAND,
+        journal::COMMAND,
         node::COMMAND,
         version::COMMAND,
     ],
