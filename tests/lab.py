@@ -95,6 +95,7 @@ class ControlPlane:
         self.dir = directory
         self.process = None
         self.ports = {}
+        self.log = directory.parent / f"{directory.name}.log"
 
     def start(self):
         """Starts it and waits until it serves; after a kill it comes back on the same ports."""
@@ -103,7 +104,7 @@ class ControlPlane:
         gateway, http = self.ports.get("gateway", "127.0.0.1:0"), self.ports.get("http", "127.0.0.1:0")
         self.process = Background(
             [self.program, "dev", "--dir", self.dir, "--gateway", gateway, "--http", http, *self.flags],
-            self.dir.parent / f"{self.dir.name}.log")
+            self.log)
 
         def serving():
             if not self.process.running():

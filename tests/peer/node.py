@@ -186,7 +186,7 @@ class Journal:
 class NodeSession:
     """A session from the node's side. `frames` gathers what the gateway says."""
 
-    def __init__(self, node: Node, hello=None, with_certificate: bool = True, journal=None, **fields):
+    def __init__(self, node: Node, hello=None, with_certificate: bool = True, journal=None, reads: bool = True, **fields):
         self.node = node
         self.journal = journal
         if journal:
@@ -210,7 +210,8 @@ class NodeSession:
         self.call = call(iter(self._out.get, None))
         self.frames: queue.Queue = queue.Queue()
         self.details = ""
-        threading.Thread(target=self._read, daemon=True).start()
+        if reads:
+            threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         try:

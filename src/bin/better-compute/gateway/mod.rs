@@ -9,6 +9,7 @@
 //! connections, streams, messages, time).
 
 mod handshakes;
+mod rate;
 mod session;
 pub mod tls;
 
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bcd::proto::join_service;
 use bcd::rt::{self, TcpListener, TcpStream};
@@ -27,6 +28,7 @@ use bcd::wire::grpc::{Code, Status};
 use rustls::ServerConfig;
 
 use self::handshakes::Handshakes;
+use self::rate::Rate;
 use self::session::{Ending, Order};
 use crate::joinservice::REQUEST_MAX;
 use crate::joinservice::thread::{Call, Relay};
@@ -214,32 +216,30 @@ impl Gateway {
 
     fn router(self: Rc<Self>) -> Router {
         let mut router = Router::new();
+        let rate = Rc::new(Rate::default());
         for (path, call) in [
             (join_service::JOIN.path(), Call::Join),
             (join_service::RENEW.path(), Call::Renew),
         ] {
-            let (relay, news) = (self.relay.clone(), self.news.clone());
+            let (relay, news, rate) = (self.relay.clone(), self.news.clone(), rate.clone());
             router.unary_bytes(path, move |context, request| {
-                let address = context
-                    .peer
-                    .address
-                    .map(|address| address.ip().to_string())
-                    .unwrap_or_default();
+                let address = context.peer.address.map(|address| address.ip());
                 let news = news.clone();
-                let fits = request.len() <= REQUEST_MAX;
-                let answer = fits.then(|| relay.relay(call, request, address));
-                async move {
-                    match answer {
-                        Some(answer) => {
-                            let answer = answer.await;
-                            news.ring();
-                            answer
-                        }
-                        None => Err(Status::new(
-                            Code::InvalidArgument,
-                            "malformed join request: it is over 64 KiB",
-                        )),
+                let answer = match rate.admit(address, Instant::now()) {
+                    Err(wait) => Err(rate::refusal(wait)),
+                    Ok(()) if request.len() > REQUEST_MAX => Err(Status::new(
+                        Code::InvalidArgument,
+                        "malformed join request: it is over 64 KiB",
+                    )),
+                    Ok(()) => {
+                        let address = address.map(|address| address.to_string());
+                        Ok(relay.relay(call, request, address.unwrap_or_default()))
                     }
+                };
+                async move {
+                    let answer = answer?.await;
+                    news.ring();
+                    answer
                 }
             });
         }
