@@ -25,6 +25,7 @@
 mod claims;
 mod refusal;
 mod renewal;
+mod specs;
 pub mod thread;
 pub mod token;
 
@@ -242,14 +243,6 @@ impl JoinService {
     pub fn server_time(&self, now_ms: i64) -> Result<Envelope, Refusal> {
         let time = ServerTime { time_ms: now_ms };
         self.keys.sign(time.encode_to_vec(), Purpose::ServerTime)
-    }
-
-    /// Signs what the operator wants of a node: an encoded `NodeSpec`.
-    ///
-    /// # Errors
-    /// It could not be signed.
-    pub fn sign_spec(&self, spec: Vec<u8>) -> Result<Envelope, Refusal> {
-        self.keys.sign(spec, Purpose::NodeSpec)
     }
 
     /// Decides and signs with other keys from now on.

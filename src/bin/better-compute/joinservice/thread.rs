@@ -108,6 +108,8 @@ pub fn start(service: JoinService) -> io::Result<LocalRelay> {
 }
 
 fn run(mut service: JoinService, mut jobs: Receiver<Job>, shared: &Mutex<Shared>) {
+    // The signing keys may be others than when this last ran.
+    sign_specs_anew(&mut service);
     while let Some(job) = jobs.recv_blocking() {
         match job {
             Job::Call {
@@ -137,14 +139,31 @@ fn run(mut service: JoinService, mut jobs: Receiver<Job>, shared: &Mutex<Shared>
             }
             Job::Keys(keys, done) => {
                 service.use_keys(*keys);
-                let mut shared = locked(shared);
-                shared.trust = service.trust();
-                shared.time = None;
+                {
+                    let mut shared = locked(shared);
+                    shared.trust = service.trust();
+                    shared.time = None;
+                }
+                sign_specs_anew(&mut service);
                 let _ = done.try_send(());
             }
             Job::Time(answer) => {
                 let _ = answer.try_send(time(&service, shared));
             }
+        }
+    }
+}
+
+fn sign_specs_anew(service: &mut JoinService) {
+    match service.sign_specs_anew() {
+        Ok(0) => {}
+        Ok(signed) => {
+            let fields = [("specs", Value::Number(signed as u64))];
+            log::event(Level::Info, "spec.signed_anew", &fields);
+        }
+        Err(refusal) => {
+            let fields = [("error", Value::Chain(&refusal))];
+            log::event(Level::Error, "spec.not_signed", &fields);
         }
     }
 }

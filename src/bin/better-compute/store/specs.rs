@@ -152,6 +152,40 @@ impl Store {
         Ok(true)
     }
 
+    /// Node, generation and envelope of the specs behind this node's, at most `limit`.
+    pub fn envelopes(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<(String, u64, Vec<u8>)>, StoreError> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT node_id, generation, envelope FROM specs WHERE node_id > ?1 ORDER BY node_id LIMIT ?2",
+        )?;
+        let rows = statement.query_map(params![after, limit], |row| {
+            Ok((
+                row.get(0)?,
+                row.get::<_, i64>(1)?.unsigned_abs(),
+                row.get(2)?,
+            ))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The same spec, signed with another key.
+    pub fn set_envelope(
+        &self,
+        node_id: &str,
+        generation: u64,
+        envelope: &[u8],
+    ) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached(
+                "UPDATE specs SET envelope = ?3 WHERE node_id = ?1 AND generation = ?2",
+            )?
+            .execute(params![node_id, generation.cast_signed(), envelope])?;
+        Ok(())
+    }
+
     /// Takes down what a node reports of a section. A report on an older generation than the last one, or
     /// on a section that is not in the spec, changes nothing.
     pub fn note_section(
