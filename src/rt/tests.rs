@@ -244,7 +244,7 @@ fn a_refused_connection_names_every_address_tried() {
             .into_iter()
             .filter_map(unused)
             .collect();
-        let error = connect_addresses(&addresses, LONG).await.err().unwrap();
+        let error = connect_addresses(&addresses, 0, LONG).await.err().unwrap();
         let text = error.to_string();
         for address in addresses {
             assert!(
@@ -262,7 +262,9 @@ fn an_address_that_hangs_costs_a_quarter_second() {
         let good = listener.local_addr().unwrap();
         let hanging = full_listener();
         let began = Instant::now();
-        let stream = connect_addresses(&[hanging.1, good], LONG).await.unwrap();
+        let stream = connect_addresses(&[hanging.1, good], 0, LONG)
+            .await
+            .unwrap();
         assert_eq!(stream.peer_addr().unwrap(), good);
         let took = began.elapsed();
         assert!(
@@ -275,10 +277,13 @@ fn an_address_that_hangs_costs_a_quarter_second() {
             listener.local_addr().unwrap()
         };
         let began = Instant::now();
-        connect_addresses(&[closed, good], LONG).await.unwrap();
+        connect_addresses(&[closed, good], 0, LONG).await.unwrap();
         assert!(began.elapsed() < Duration::from_millis(200));
         // And when nothing answers, the error says what was tried.
-        let error = connect_addresses(&[hanging.1], SHORT).await.err().unwrap();
+        let error = connect_addresses(&[hanging.1], 0, SHORT)
+            .await
+            .err()
+            .unwrap();
         assert_eq!(
             error.to_string(),
             format!("no connection within 50 ms ({}: no answer)", hanging.1)

@@ -13,7 +13,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls::{
+    AlertDescription, ClientConfig, ClientConnection, Connection, PeerIncompatible, ServerConfig,
+    ServerConnection,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connect::Seconds;
@@ -35,6 +38,22 @@ pub enum TlsError {
     /// The peer, its certificate or its words are not acceptable; or it did not accept ours.
     /// A certificate verifier's own error is in `CertificateError::Other`.
     Refused(rustls::Error),
+}
+
+impl TlsError {
+    /// Whether the peer speaks none of the versions of TLS that are spoken here.
+    pub fn is_about_version(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(
+                rustls::Error::AlertReceived(AlertDescription::ProtocolVersion)
+                    | rustls::Error::PeerIncompatible(
+                        PeerIncompatible::ServerDoesNotSupportTls12Or13
+                            | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
+                    )
+            )
+        )
+    }
 }
 
 impl fmt::Display for TlsError {
@@ -158,7 +177,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
             if !ready!(self.poll_fill(cx))? {
                 let error = io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "the peer closed the connection before the handshake was over",
+                    "the peer closed the connection before the handshake was over, \
+                     as some do that speak another version of TLS",
                 );
                 return Poll::Ready(Err(TlsError::Io(error)));
             }

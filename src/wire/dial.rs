@@ -1,4 +1,6 @@
 //! From a host and a port to a connection that is ready to speak.
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,17 +31,80 @@ impl DialError {
     }
 }
 
-/// Looks `host` up and connects, within `connect` each.
+/// Which addresses of a name were of no use lately. They are tried last, so that one dead server
+/// behind a name with several addresses does not hold its clients.
+#[derive(Default)]
+pub struct Tried {
+    /// Where the last connection went.
+    last: Cell<Option<SocketAddr>>,
+    /// The one that failed last is last.
+    bad: RefCell<Vec<SocketAddr>>,
+}
+
+/// Bad addresses that are remembered; as many as of a name are tried.
+const BAD: usize = 16;
+
+impl Tried {
+    /// Where the last connection went.
+    pub fn last(&self) -> Option<SocketAddr> {
+        self.last.get()
+    }
+
+    /// What a connection to `address` was for has failed, or will soon.
+    pub fn failed(&self, address: Option<SocketAddr>) {
+        if let Some(address) = address {
+            let mut bad = self.bad.borrow_mut();
+            bad.retain(|other| *other != address);
+            bad.push(address);
+            let over = bad.len().saturating_sub(BAD);
+            bad.drain(..over);
+        }
+    }
+
+    /// What a connection to `address` was for has come about.
+    pub fn served(&self, address: Option<SocketAddr>) {
+        if let Some(address) = address {
+            self.bad.borrow_mut().retain(|other| *other != address);
+        }
+    }
+
+    /// The good ones as they were, then the bad ones, and how many of these there are.
+    fn order(&self, addresses: &mut [SocketAddr]) -> usize {
+        let bad = self.bad.borrow();
+        let place = |address: &SocketAddr| bad.iter().position(|other| other == address);
+        addresses.sort_by_key(|address| place(address).map_or(0, |place| place + 1));
+        addresses.iter().filter(|a| place(a).is_some()).count()
+    }
+}
+
+/// Looks `host` up and connects, within `wait` each.
+pub(super) async fn connect(
+    host: &str,
+    port: u16,
+    wait: Duration,
+    tried: &Tried,
+) -> Result<rt::TcpStream, DialError> {
+    tried.last.set(None);
+    let mut addresses = rt::resolve(host, port, wait)
+        .await
+        .map_err(DialError::Connect)?;
+    let bad = tried.order(&mut addresses);
+    let tcp = rt::connect_addresses(&addresses, bad, wait)
+        .await
+        .map_err(DialError::Connect)?;
+    tried.last.set(tcp.peer_addr().ok());
+    Ok(tcp)
+}
+
+/// As [`connect`], to any address, and the TLS handshake, if there is to be one.
 pub(super) async fn dial(
     host: &str,
     port: u16,
     tls: Option<&TlsTarget>,
-    connect: Duration,
+    wait: Duration,
     handshake: Duration,
 ) -> Result<Stream, DialError> {
-    let tcp = rt::connect(host, port, connect)
-        .await
-        .map_err(DialError::Connect)?;
+    let tcp = connect(host, port, wait, &Tried::default()).await?;
     secure(tcp, tls, handshake).await
 }
 
@@ -56,4 +121,51 @@ pub(super) async fn secure(
         .await
         .map_err(DialError::Tls)?;
     Ok(Stream::Tls(Box::new(tls)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(names: &[&str]) -> Vec<SocketAddr> {
+        let parse = |name: &&str| format!("{name}:443").parse().ok();
+        names.iter().filter_map(parse).collect()
+    }
+
+    #[test]
+    fn an_address_that_failed_is_tried_last_until_it_serves_again() {
+        let tried = Tried::default();
+        let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+        let order = |bad| {
+            let mut list = addresses(&all);
+            assert_eq!(tried.order(&mut list), bad);
+            list
+        };
+        tried.failed(None);
+        assert_eq!(order(0), addresses(&all));
+        for (name, outcome, expected) in [
+            ("10.0.0.1", false, ["10.0.0.2", "10.0.0.3", "10.0.0.1"]),
+            ("10.0.0.2", false, ["10.0.0.3", "10.0.0.1", "10.0.0.2"]),
+            ("10.0.0.1", false, ["10.0.0.3", "10.0.0.2", "10.0.0.1"]),
+            ("10.0.0.2", true, ["10.0.0.2", "10.0.0.3", "10.0.0.1"]),
+            ("10.0.0.1", true, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+        ] {
+            let address = addresses(&[name]).pop();
+            match outcome {
+                true => tried.served(address),
+                false => tried.failed(address),
+            }
+            let bad = tried.bad.borrow().len();
+            assert_eq!(order(bad), addresses(&expected));
+        }
+    }
+
+    #[test]
+    fn a_name_whose_addresses_change_for_ever_fills_no_memory() {
+        let tried = Tried::default();
+        for port in 1..1000 {
+            tried.failed(Some(SocketAddr::from(([10, 0, 0, 1], port))));
+        }
+        assert_eq!(tried.bad.borrow().len(), BAD);
+    }
 }

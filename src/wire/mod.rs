@@ -10,5 +10,5 @@ mod phase;
 pub mod url;
 mod watched;
 
-pub use dial::TlsTarget;
+pub use dial::{TlsTarget, Tried};
 pub use phase::Phase;

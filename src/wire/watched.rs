@@ -3,19 +3,21 @@
 //! h2 bounds memory; what it does not bound is work: a peer may send PING, SETTINGS or RST_STREAM
 //! frames for ever, each of which costs an answer or bookkeeping. [`Watched`] reads the frame
 //! headers as they pass and breaks the connection of a peer that sends more of them than any honest
-//! one. It also knows whether the peer has sent anything at all, which tells a peer that never
-//! spoke HTTP/2 from one that is slow to answer.
+//! one. It also gives [`Signs`]: whether the peer has sent anything at all, which tells a peer that
+//! never spoke HTTP/2 from one that is slow to answer, and whether it has sent GOAWAY, which h2 tells
+//! only to who opens the next stream.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic
 )]
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -31,6 +33,7 @@ const PREFACE: usize = 24;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
 /// A bucket of permissions to send frames that only cost work.
@@ -62,6 +65,8 @@ struct Frames {
     header: [u8; 9],
     filled: usize,
     allowance: Allowance,
+    /// A GOAWAY has begun.
+    leaving: bool,
 }
 
 impl Frames {
@@ -74,6 +79,7 @@ impl Frames {
                 left: BURST,
                 since: now,
             },
+            leaving: false,
         }
     }
 
@@ -98,6 +104,7 @@ impl Frames {
                 self.filled = 0;
                 let [a, b, c, kind, ..] = self.header;
                 self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                self.leaving |= kind == GOAWAY;
                 let work = match kind {
                     // h2 bounds these two, by streams and by flow control.
                     HEADERS | WINDOW_UPDATE => false,
@@ -116,8 +123,35 @@ impl Frames {
 /// A stream under HTTP/2 whose incoming frames are counted.
 pub(super) struct Watched<IO> {
     io: IO,
-    heard: Rc<Cell<bool>>,
+    signs: Rc<Signs>,
     frames: Frames,
+}
+
+/// What a peer's frames have told so far.
+#[derive(Default)]
+pub(super) struct Signs {
+    heard: Cell<bool>,
+    leaving: Cell<bool>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl Signs {
+    /// True from the peer's first byte on.
+    pub(super) fn heard(&self) -> bool {
+        self.heard.get()
+    }
+
+    /// Ends once the peer has sent GOAWAY: it takes no new streams, and will close. For one task.
+    pub(super) async fn leaving(&self) {
+        poll_fn(|cx| {
+            if self.leaving.get() {
+                return Poll::Ready(());
+            }
+            self.waiting.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
 }
 
 impl<IO> Watched<IO> {
@@ -126,14 +160,14 @@ impl<IO> Watched<IO> {
         let frames = Frames::new(preface, Instant::now());
         Watched {
             io,
-            heard: Rc::default(),
+            signs: Rc::default(),
             frames,
         }
     }
 
-    /// Turns true with the peer's first byte.
-    pub(super) fn heard(&self) -> Rc<Cell<bool>> {
-        self.heard.clone()
+    /// What the peer's frames tell, from now on.
+    pub(super) fn signs(&self) -> Rc<Signs> {
+        self.signs.clone()
     }
 }
 
@@ -150,8 +184,13 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
         if new.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        this.heard.set(true);
-        if this.frames.pass(new, Instant::now()) {
+        this.signs.heard.set(true);
+        let honest = this.frames.pass(new, Instant::now());
+        if this.frames.leaving && !this.signs.leaving.replace(true) {
+            let waiting = this.signs.waiting.take();
+            waiting.into_iter().for_each(Waker::wake);
+        }
+        if honest {
             return Poll::Ready(Ok(()));
         }
         Poll::Ready(Err(io::Error::new(
@@ -215,6 +254,23 @@ mod tests {
         for _ in 0..BURST * 10 {
             assert!(frames.pass(&frame(DATA, 3), now));
             assert!(frames.pass(&frame(WINDOW_UPDATE, 4), now));
+        }
+    }
+
+    #[test]
+    fn a_goaway_is_seen_however_it_is_cut_and_nothing_else_is_taken_for_one() {
+        let now = Instant::now();
+        let mut before = frame(DATA, 30);
+        before.extend(frame(6, 8));
+        let mut all = before.clone();
+        all.extend(frame(GOAWAY, 8));
+        for cut in [1, 2, 7, 17, 4096] {
+            let mut frames = Frames::new(false, now);
+            assert!(before.chunks(cut).all(|piece| frames.pass(piece, now)));
+            assert!(!frames.leaving);
+            let rest = all.get(before.len()..).unwrap();
+            assert!(rest.chunks(cut).all(|piece| frames.pass(piece, now)));
+            assert!(frames.leaving, "cut into pieces of {cut}");
         }
     }
 

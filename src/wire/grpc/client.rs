@@ -22,14 +22,14 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderValue, Method as Verb, Request, Uri, header};
 use proto_gen::codec::{DecodeError, Message, Method};
 
-use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, send};
+use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, frame_encoded, send};
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
-use crate::wire::dial::{self, DialError, TlsTarget};
+use crate::wire::dial::{self, DialError, TlsTarget, Tried};
 pub use crate::wire::phase::Phase;
 use crate::wire::url;
-use crate::wire::watched::Watched;
+use crate::wire::watched::{Signs, Watched};
 
 /// Bytes of a stream a server may send before they are taken.
 const WINDOW: u32 = 64 * 1024;
@@ -127,6 +127,12 @@ impl fmt::Display for CallError {
             Cause::TimedOut(after) => {
                 write!(f, "{}: no end after {}", self.phase, rt::Seconds(*after))
             }
+            // Offered is 1.3 alone: docs/protocol.md 2.
+            Cause::Tls(error) if error.is_about_version() => write!(
+                f,
+                "{}: the server speaks only TLS 1.2 or older, and TLS 1.3 is needed",
+                self.phase
+            ),
             Cause::Connect(_) | Cause::Tls(_) => write!(f, "{} failed", self.phase),
             Cause::NoHttp2 => write!(
                 f,
@@ -187,6 +193,8 @@ pub struct Endpoint {
     pub tls: Option<TlsTarget>,
     /// Deadlines of connecting.
     pub waits: Waits,
+    /// Which of the name's addresses are tried last.
+    pub tried: Rc<Tried>,
     /// The largest message, either way.
     pub message_limit: usize,
 }
@@ -199,6 +207,7 @@ impl Endpoint {
             port,
             tls: None,
             waits: Waits::default(),
+            tried: Rc::default(),
             message_limit: MESSAGE_LIMIT,
         }
     }
@@ -215,7 +224,7 @@ struct Target {
     scheme: &'static str,
     authority: String,
     message_limit: usize,
-    heard: Rc<Cell<bool>>,
+    signs: Rc<Signs>,
     settings: (Instant, Duration),
 }
 
@@ -229,10 +238,10 @@ impl Client {
         let Endpoint {
             host, port, waits, ..
         } = endpoint;
-        let stream = dial::dial(host, *port, endpoint.tls.as_ref(), waits.connect, waits.tls)
+        let tcp = dial::connect(host, *port, waits.connect, &endpoint.tried)
             .await
             .map_err(CallError::dial)?;
-        Client::handshake(stream, endpoint).await
+        Client::over(tcp, endpoint).await
     }
 
     /// As [`Client::connect`], over a TCP connection that is there already.
@@ -254,7 +263,7 @@ impl Client {
             return Err(CallError::new(Phase::Tls, Cause::NoHttp2));
         }
         let io = Watched::new(io, false);
-        let heard = io.heard();
+        let signs = io.signs();
         let settings = (
             Instant::now() + endpoint.waits.settings,
             endpoint.waits.settings,
@@ -287,7 +296,7 @@ impl Client {
             },
             authority: url::authority(&endpoint.host, endpoint.port, endpoint.tls.is_some()),
             message_limit: endpoint.message_limit,
-            heard,
+            signs,
             settings,
         });
         Ok(Client { requests, target })
@@ -347,7 +356,7 @@ impl Client {
             Ok(rt::Either::Left(result)) => result,
             Ok(rt::Either::Right(error)) => Err(error),
             Err(_) => {
-                let phase = if self.target.heard.get() {
+                let phase = if self.target.signs.heard() {
                     phase.get()
                 } else {
                     Phase::Settings
@@ -395,14 +404,20 @@ impl Client {
         ))
     }
 
+    /// Ends when the server has sent GOAWAY: calls under way may go on, new ones need another
+    /// connection. For one task.
+    pub async fn leaving(&self) {
+        self.target.signs.leaving().await;
+    }
+
     /// Ends, with the error, when the server has not said a word of HTTP/2 in time.
     fn silence(&self) -> impl Future<Output = CallError> + use<> {
         let target = self.target.clone();
         async move {
             let (deadline, wait) = target.settings;
-            if !target.heard.get() {
+            if !target.signs.heard() {
                 rt::sleep_until(deadline).await;
-                if !target.heard.get() {
+                if !target.signs.heard() {
                     return CallError::new(Phase::Settings, Cause::TimedOut(wait));
                 }
             }
@@ -416,7 +431,7 @@ impl Client {
         let tls = error
             .get_io()
             .is_some_and(|io| io.kind() == std::io::ErrorKind::InvalidData);
-        let phase = match self.target.heard.get() {
+        let phase = match self.target.signs.heard() {
             true => phase,
             false if tls => Phase::Tls,
             false => Phase::Settings,
@@ -582,6 +597,16 @@ impl<Q: Message> Sender<Q> {
 }
 
 impl<Q> Sender<Q> {
+    /// As [`send`](Self::send), with messages that are encoded already, which go together.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_encoded(&mut self, messages: &[Vec<u8>]) -> Result<(), CallError> {
+        let framed = frame_encoded(messages, self.limit)
+            .map_err(|status| CallError::new(Phase::Request, Cause::Status(status)))?;
+        self.send_bytes(framed).await
+    }
+
     async fn send_bytes(&mut self, framed: Bytes) -> Result<(), CallError> {
         match send(&mut self.stream, framed, false).await {
             Ok(true) => Ok(()),

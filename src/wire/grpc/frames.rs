@@ -41,6 +41,15 @@ pub(super) fn frame_bytes(message: &[u8], limit: usize) -> Result<Bytes, Status>
     prefixed(bytes, limit)
 }
 
+/// Encoded messages with their prefixes, one after the other.
+pub(super) fn frame_encoded(messages: &[Vec<u8>], limit: usize) -> Result<Bytes, Status> {
+    let mut all = Vec::with_capacity(messages.iter().map(|m| PREFIX + m.len()).sum());
+    for message in messages {
+        all.extend_from_slice(&frame_bytes(message, limit)?);
+    }
+    Ok(Bytes::from(all))
+}
+
 /// Writes the length into the room left for it.
 fn prefixed(mut bytes: Vec<u8>, limit: usize) -> Result<Bytes, Status> {
     let length = bytes.len().saturating_sub(PREFIX);
