@@ -7,6 +7,7 @@ pub mod attest;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod converge;
 pub mod crypto;
 pub mod facts;
 pub mod identity;

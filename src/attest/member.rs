@@ -181,6 +181,12 @@ impl Member {
         clock::trusted_ms(self.0.server_time_ms.load(Ordering::Relaxed))
     }
 
+    /// The last time that was told by signature, in this process or before; 0: none. Unix time in
+    /// milliseconds.
+    pub fn signed_ms(&self) -> u64 {
+        self.0.server_time_ms.load(Ordering::Relaxed)
+    }
+
     /// The best guess of the true time: what the control plane signed in this process and what has
     /// passed since, else trusted time. Unix time in milliseconds.
     pub fn now_ms(&self) -> u64 {

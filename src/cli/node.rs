@@ -5,10 +5,19 @@ use std::rc::Rc;
 
 use super::flags::{Args, Command};
 use super::{CONFIG_FLAG, Failure, block_on, chain, load_config};
+use crate::attest::member::Member;
+use crate::attest::renewal;
+use crate::command::{Clocks, Engine, Parts};
 use crate::config::Config;
+use crate::converge::{Configured, Converge};
+use crate::facts::report;
 use crate::identity::store::{Joined, State, Store, StoreError};
+use crate::journal::{Class, Entry, Journal, Limits, Recovered};
+use crate::proto::{Event, EventBody, Message};
 use crate::rt;
-use crate::session::{self, Node};
+use crate::session::{self, Frames};
+use crate::sys::clock;
+use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
 
 mod work;
@@ -37,17 +46,79 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         ("gateway", Value::Shown(&config.gateway_url)),
     ];
     log::event(Level::Info, "node.start", &start);
-    let node = Node::new(&config, store, joined).map_err(Failure::failed)?;
+    let limits = Limits {
+        max_bytes: config.journal.max_bytes,
+        max_events: config.journal.max_events,
+    };
+    let journal_dir = store.dir().reopen().map_err(Failure::failed)?;
+    let configured = Configured {
+        log_level: config.log.level,
+    };
+    let data_dir = config.data_dir.clone();
+    let member = Member::new(&config, store, joined).map_err(Failure::failed)?;
     // The rest of the configuration is of no use to the session.
     drop(config);
     block_on(async {
         let stop = rt::termination().map_err(Failure::failed)?;
-        let (answers, frames) = session::frames();
-        let work = Rc::new(Work::new(answers));
-        session::run(node, work, frames, stop).await;
+        // After the signals are blocked: a thread inherits that.
+        let (journal, recovered) = journal(&journal_dir, &node_id, limits)?;
+        drop(journal_dir);
+        let frames = Frames::new();
+        let converge = Converge::new(journal.clone(), &recovered.entries, configured);
+        let parts = Parts {
+            journal: journal.clone(),
+            clocks: clocks(&member),
+            data_dir,
+            boot_id: clock::boot_id().unwrap_or_default(),
+            frames: frames.sender.clone(),
+        };
+        let (engine, commands) = Engine::new(parts, &recovered);
+        let reporter = report::Reporter::new(journal.clone(), &recovered.entries);
+        drop(recovered);
+        rt::spawn(converge.clone().run());
+        rt::spawn(engine.run());
+        rt::spawn(renewals(member.clone(), journal.clone()));
+        let work = Rc::new(Work::new(converge, commands, report::Duty::new(reporter)));
+        session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         Ok(ExitCode::SUCCESS)
     })?
+}
+
+fn clocks(member: &Member) -> Clocks {
+    let (trusted, signed) = (member.clone(), member.clone());
+    Clocks {
+        trusted_ms: Box::new(move || trusted.trusted_ms()),
+        signed_ms: Box::new(move || signed.signed_ms()),
+    }
+}
+
+/// Renews the certificate in time, and says so to the control plane.
+async fn renewals(member: Member, journal: Journal) {
+    let renewed = async |renewed| {
+        let event = Event {
+            body: Some(EventBody::IdentityRenewed(renewed)),
+            ..Event::default()
+        };
+        let entry = Entry::Event {
+            class: Class::Status,
+            body: event.encode_to_vec(),
+        };
+        if let Err(error) = journal.commit(vec![entry]).await {
+            let fields = [("error", Value::Chain(&error))];
+            log::event(Level::Warn, "identity.renewal_not_told", &fields);
+        }
+    };
+    renewal::run(member, renewed).await;
+}
+
+fn journal(dir: &Dir, node_id: &str, limits: Limits) -> Result<(Journal, Recovered), Failure> {
+    Journal::open(dir, node_id, limits).map_err(|error| {
+        let remedy = error
+            .remedy()
+            .unwrap_or("correct that and start bcd node again");
+        Failure::failed(format!("{}; {remedy}", chain(&error)))
+    })
 }
 
 fn identity(config: &Config) -> Result<(Store, Joined), Failure> {

@@ -5,9 +5,7 @@
 //! few at most waiting: a node that is slow to take orders makes its gateway wait, not its memory
 //! grow. Heartbeats, acknowledgements and the outbox go on meanwhile. What must not be lost goes
 //! back as an event through the journal; what may be lost (progress, output that was asked for) as
-//! a frame through [`frames`].
-use std::time::Duration;
-
+//! a frame through [`Frames`].
 use crate::proto::{Command, Envelope, NodeFrame, NodeSpec, OutputRequest};
 use crate::rt::channel::{self, Receiver, Sender};
 
@@ -52,6 +50,9 @@ pub trait Duties {
     /// Events up to `position` are stored by the control plane, and forgotten here.
     fn acked(&self, position: u64);
 
+    /// A heartbeat goes out: a moment at which an idle node is awake anyway.
+    fn awake(&self);
+
     /// A session was opened. What follows comes through it.
     async fn welcomed(&self, terms: Terms);
 
@@ -66,16 +67,26 @@ pub trait Duties {
 
     /// A piece of a command's output is asked for, or may be deleted.
     async fn output(&self, request: OutputRequest);
-
-    /// A newer trust bundle; its signature is not checked yet.
-    async fn trust_bundle(&self, bundle: Envelope);
-
-    /// The certificate is to be renewed at a random time within this span.
-    async fn renew(&self, within: Duration);
 }
 
 /// The way for frames that are not kept: `CommandProgress`, `OutputChunk`. What is put in while
 /// there is no session is dropped; while the gateway is slow, putting in waits.
-pub fn frames() -> (Sender<NodeFrame>, Receiver<NodeFrame>) {
-    channel::channel(FRAMES)
+pub struct Frames {
+    /// Where the duties put them in.
+    pub sender: Sender<NodeFrame>,
+    pub(super) receiver: Receiver<NodeFrame>,
+}
+
+impl Frames {
+    /// An empty one.
+    pub fn new() -> Self {
+        let (sender, receiver) = channel::channel(FRAMES);
+        Self { sender, receiver }
+    }
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self::new()
+    }
 }

@@ -9,9 +9,20 @@ use crate::rt::backoff::{Backoff, share};
 /// Waits before dialling again: docs/protocol.md 6.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
-/// What a session that was lost counts as. A gateway that dies loses all its nodes at once; from
-/// the first wait on, they must not all come in the same second.
+/// What a session that was lost counts as, so that a second failure waits no shorter than the
+/// default spread.
 const LOST: u32 = 4;
+
+/// The shortest wait after a session that was lost. A gateway that dies loses all its nodes at
+/// once: they must not all come in the same second.
+const LOST_AT_LEAST: Duration = Duration::from_millis(500);
+
+/// Over how long they come back: what a `Welcome` may ask for, and what 0 means.
+const SPREAD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+const DEFAULT_SPREAD: Duration = Duration::from_secs(8);
+
+/// The longest wait that a `Drain` may ask for: the session may be gone before it is over.
+const DRAIN: Duration = Duration::from_secs(600);
 
 /// After a refusal: pins, certificates and deleted nodes do not heal by asking.
 const REFUSED: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(600));
@@ -46,6 +57,8 @@ pub enum Dial {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beats {
     interval: Duration,
+    /// Over how long the nodes of this gateway come back when it is gone.
+    spread: Duration,
     /// When the next one goes out.
     next: Duration,
     /// When the gateway was last heard.
@@ -58,13 +71,18 @@ pub struct Beats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The try led to a `Welcome`.
-    Welcomed { interval_ms: u32 },
+    Welcomed { interval_ms: u32, spread_ms: u32 },
     /// The try failed.
     NotWelcomed(Trouble),
     /// The gateway sent a frame.
     Heard,
-    /// The gateway is going away.
+    /// The gateway is going away, and says when to move.
     Drained { after_ms: u32 },
+    /// The gateway is going away, and says no more: HTTP/2's GOAWAY.
+    Leaving,
+    /// What this node shows to its gateway, or asks of it, has changed: a session opened before is
+    /// of an earlier certificate.
+    Changed,
     /// The session ended.
     Ended(Trouble),
     /// The state's deadline came.
@@ -137,8 +155,15 @@ impl State {
                 let (dial, wait) = dial.failed(trouble, now, draw);
                 (Self::Down(dial), Action::Pause(wait))
             }
-            (Self::Down(_) | Self::Moving(..), Event::Welcomed { interval_ms }) => {
-                let beats = Beats::first(interval_ms, now);
+            (Self::Down(dial), Event::Changed) => (Self::Down(dial.soon(now)), Action::Rest),
+            (
+                Self::Down(_) | Self::Moving(..),
+                Event::Welcomed {
+                    interval_ms,
+                    spread_ms,
+                },
+            ) => {
+                let beats = Beats::first(interval_ms, spread_ms, now);
                 (Self::Up(beats), Action::Adopt(beats.sequence))
             }
 
@@ -146,26 +171,34 @@ impl State {
             (Self::Up(beats), Event::Due) => match beats.due(now) {
                 Some((beats, action)) => (Self::Up(beats), action),
                 None => (
-                    Self::Down(lost(Trouble::Passing, now, draw).0),
+                    Self::Down(beats.lost(Trouble::Passing, now, draw).0),
                     Action::DropSilent,
                 ),
             },
             (Self::Up(beats), Event::Drained { after_ms }) => {
-                let wait = share(Duration::from_millis(u64::from(after_ms)), draw);
-                let dial = Dial::Waiting {
-                    failures: 0,
-                    until: now.saturating_add(wait),
-                };
+                let after = Duration::from_millis(u64::from(after_ms)).min(DRAIN);
+                let dial = Dial::within(after, now, draw);
                 (Self::Moving(beats.heard(now), dial), Action::Rest)
             }
-            (Self::Up(_), Event::Ended(trouble)) => {
-                let (dial, wait) = lost(trouble, now, draw);
+            (Self::Up(beats), Event::Leaving) => {
+                let dial = Dial::within(beats.spread, now, draw);
+                (Self::Moving(beats, dial), Action::Rest)
+            }
+            (Self::Up(beats), Event::Changed) => {
+                let dial = Dial::within(Duration::ZERO, now, draw);
+                (Self::Moving(beats, dial), Action::Rest)
+            }
+            (Self::Up(beats), Event::Ended(trouble)) => {
+                let (dial, wait) = beats.lost(trouble, now, draw);
                 (Self::Down(dial), Action::Pause(wait))
             }
 
             // Moving: the old session goes on as before, and so does the way to the new one.
             (Self::Moving(beats, dial), Event::Heard | Event::Drained { .. }) => {
                 (Self::Moving(beats.heard(now), dial), Action::Rest)
+            }
+            (Self::Moving(beats, dial), Event::Changed) => {
+                (Self::Moving(beats, dial.soon(now)), Action::Rest)
             }
             (Self::Moving(beats, dial), Event::Due) => match beats.due(now) {
                 None => (Self::Down(dial), Action::DropSilent),
@@ -190,12 +223,26 @@ impl State {
     }
 }
 
-/// The way back after a session that was lost.
-fn lost(trouble: Trouble, now: Duration, draw: u64) -> (Dial, Duration) {
-    Dial::Trying { failures: LOST - 1 }.failed(trouble, now, draw)
-}
-
 impl Dial {
+    /// A first try at a random time within `span`.
+    fn within(span: Duration, now: Duration, draw: u64) -> Self {
+        Self::Waiting {
+            failures: 0,
+            until: now.saturating_add(share(span, draw)),
+        }
+    }
+
+    /// There is no more to wait for.
+    fn soon(self, now: Duration) -> Self {
+        match self {
+            Self::Waiting { failures, until } => Self::Waiting {
+                failures,
+                until: until.min(now),
+            },
+            trying => trying,
+        }
+    }
+
     fn deadline(self) -> Option<Duration> {
         match self {
             Self::Waiting { until, .. } => Some(until),
@@ -229,14 +276,37 @@ impl Dial {
     }
 }
 
+/// The heartbeat interval that a `Welcome` asks for.
+pub fn interval(ms: u32) -> Duration {
+    asked(ms, INTERVAL, DEFAULT_INTERVAL)
+}
+
+fn asked(ms: u32, bounds: (Duration, Duration), default: Duration) -> Duration {
+    match ms {
+        0 => default,
+        ms => Duration::from_millis(u64::from(ms)).clamp(bounds.0, bounds.1),
+    }
+}
+
 impl Beats {
-    fn first(interval_ms: u32, now: Duration) -> Self {
-        let interval = match interval_ms {
-            0 => DEFAULT_INTERVAL,
-            ms => Duration::from_millis(u64::from(ms)).clamp(INTERVAL.0, INTERVAL.1),
+    /// The way back after this session was lost.
+    fn lost(self, trouble: Trouble, now: Duration, draw: u64) -> (Dial, Duration) {
+        if trouble == Trouble::Refused {
+            return Dial::Trying { failures: LOST - 1 }.failed(trouble, now, draw);
+        }
+        let wait = LOST_AT_LEAST + share(self.spread.saturating_sub(LOST_AT_LEAST), draw);
+        let dial = Dial::Waiting {
+            failures: LOST,
+            until: now.saturating_add(wait),
         };
+        (dial, wait)
+    }
+
+    fn first(interval_ms: u32, spread_ms: u32, now: Duration) -> Self {
+        let interval = interval(interval_ms);
         Self {
             interval,
+            spread: asked(spread_ms, SPREAD, DEFAULT_SPREAD),
             next: now.saturating_add(interval),
             heard: now,
             sequence: 1,
@@ -294,6 +364,7 @@ mod tests {
     fn beats(next: u64, heard: u64, sequence: u64) -> Beats {
         Beats {
             interval: secs(45),
+            spread: secs(8),
             next: secs(next),
             heard: secs(heard),
             sequence,
@@ -316,12 +387,16 @@ mod tests {
             (Down(waiting(0, secs(10))), Due, 9, Down(waiting(0, secs(10))), Rest),
             (Down(waiting(3, secs(10))), Stop, 9, Over, Finish),
             (Down(waiting(3, secs(10))), Heard, 9, Down(waiting(3, secs(10))), Rest),
-            (Down(trying(2)), Welcomed { interval_ms: 0 }, 10, Up(beats(55, 10, 1)), Adopt(1)),
-            (Down(trying(2)), Welcomed { interval_ms: 45_000 }, 10, Up(beats(55, 10, 1)), Adopt(1)),
+            (Down(trying(2)), Welcomed { interval_ms: 0, spread_ms: 0 }, 10, Up(beats(55, 10, 1)), Adopt(1)),
+            (Down(trying(2)), Welcomed { interval_ms: 45_000, spread_ms: 8000 }, 10, Up(beats(55, 10, 1)), Adopt(1)),
             (Down(trying(2)), NotWelcomed(Passing), 10, Down(waiting(3, secs(10) + half)), Pause(half)),
             (Down(trying(2)), NotWelcomed(Refused), 10, Down(waiting(3, secs(310))), Pause(secs(300))),
             (Down(trying(2)), Due, 10, Down(trying(2)), Rest),
             (Down(trying(2)), Stop, 10, Over, Finish),
+            (Down(trying(2)), Changed, 10, Down(trying(2)), Rest),
+            (Down(waiting(3, secs(300))), Changed, 10, Down(waiting(3, secs(10))), Rest),
+            (Down(waiting(3, secs(9))), Changed, 10, Down(waiting(3, secs(9))), Rest),
+            (Down(waiting(3, secs(9))), Leaving, 8, Down(waiting(3, secs(9))), Rest),
             (Up(beats(55, 10, 1)), Heard, 12, Up(beats(55, 12, 1)), Rest),
             (Up(beats(55, 12, 1)), Due, 54, Up(beats(55, 12, 1)), Rest),
             (Up(beats(55, 12, 1)), Due, 55, Up(beats(100, 12, 2)), Beat(2)),
@@ -329,14 +404,19 @@ mod tests {
             (Up(beats(55, 12, 1)), Ended(Passing), 20, Down(waiting(4, secs(20) + half)), Pause(half)),
             (Up(beats(55, 12, 1)), Ended(Refused), 20, Down(waiting(4, secs(320))), Pause(secs(300))),
             (Up(beats(55, 12, 1)), Drained { after_ms: 9000 }, 20, Moving(beats(55, 20, 1), waiting(0, secs(20))), Rest),
+            (Up(beats(55, 12, 1)), Leaving, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
+            (Up(beats(55, 12, 1)), Changed, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
             (Up(beats(55, 12, 1)), Stop, 20, Over, Finish),
             (Up(beats(55, 12, 1)), NotWelcomed(Passing), 20, Up(beats(55, 12, 1)), Rest),
             (Moving(beats(55, 12, 1), waiting(0, secs(20))), Due, 20, Moving(beats(55, 12, 1), trying(0)), Dial),
             (Moving(beats(55, 12, 1), waiting(0, secs(60))), Due, 55, Moving(beats(100, 12, 2), waiting(0, secs(60))), Beat(2)),
             (Moving(beats(55, 12, 1), trying(0)), Heard, 20, Moving(beats(55, 20, 1), trying(0)), Rest),
             (Moving(beats(55, 12, 1), trying(0)), Drained { after_ms: 1 }, 20, Moving(beats(55, 20, 1), trying(0)), Rest),
+            (Moving(beats(55, 12, 1), waiting(0, secs(60))), Drained { after_ms: 1 }, 20, Moving(beats(55, 20, 1), waiting(0, secs(60))), Rest),
+            (Moving(beats(55, 12, 1), waiting(0, secs(60))), Leaving, 20, Moving(beats(55, 12, 1), waiting(0, secs(60))), Rest),
+            (Moving(beats(55, 12, 1), waiting(0, secs(60))), Changed, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
             (Moving(beats(55, 12, 1), trying(0)), NotWelcomed(Passing), 20, Moving(beats(55, 12, 1), waiting(1, secs(20) + half)), Rest),
-            (Moving(beats(55, 12, 1), trying(0)), Welcomed { interval_ms: 0 }, 20, Up(beats(65, 20, 1)), Adopt(1)),
+            (Moving(beats(55, 12, 1), trying(0)), Welcomed { interval_ms: 0, spread_ms: 0 }, 20, Up(beats(65, 20, 1)), Adopt(1)),
             (Moving(beats(55, 12, 1), trying(0)), Ended(Passing), 20, Down(trying(0)), Pause(secs(0))),
             (Moving(beats(55, 12, 1), waiting(1, secs(23))), Ended(Passing), 20, Down(waiting(1, secs(23))), Pause(secs(3))),
             (Moving(beats(200, 12, 1), trying(0)), Due, 102, Down(trying(0)), DropSilent),
@@ -355,7 +435,10 @@ mod tests {
     #[test]
     fn a_healthy_session_wakes_up_for_heartbeats_alone() {
         let (mut state, _) = State::Down(Dial::Trying { failures: 0 }).next(
-            Event::Welcomed { interval_ms: 0 },
+            Event::Welcomed {
+                interval_ms: 0,
+                spread_ms: 0,
+            },
             secs(0),
             0,
         );
@@ -374,6 +457,7 @@ mod tests {
         let (mut state, _) = State::Down(Dial::Trying { failures: 0 }).next(
             Event::Welcomed {
                 interval_ms: 10_000,
+                spread_ms: 0,
             },
             secs(100),
             0,
@@ -400,6 +484,7 @@ mod tests {
             let (state, _) = State::Down(Dial::Trying { failures: 0 }).next(
                 Event::Welcomed {
                     interval_ms: asked_ms,
+                    spread_ms: 0,
                 },
                 secs(0),
                 0,
@@ -408,17 +493,69 @@ mod tests {
         }
     }
 
+    fn up(spread_ms: u32, at: u64) -> State {
+        State::Down(Dial::Trying { failures: 0 })
+            .next(
+                Event::Welcomed {
+                    interval_ms: 0,
+                    spread_ms,
+                },
+                secs(at),
+                0,
+            )
+            .0
+    }
+
     #[test]
     fn nodes_that_lose_their_gateway_together_come_back_apart() {
-        let up = State::Up(beats(55, 10, 1));
-        let mut first_second = 0;
-        for node in 0..1000_u64 {
-            let draw = node.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let (state, _) = up.next(Event::Ended(Trouble::Passing), secs(20), draw);
-            let back = state.deadline().unwrap();
-            assert!(back >= secs(20) + Duration::from_millis(500) && back <= secs(28));
-            first_second += u32::from(back < secs(21));
+        // What the gateway asked for, and over how many seconds its nodes come back then.
+        for (asked_ms, span) in [(0, 8), (1, 1), (60_000, 60), (u32::MAX, 600)] {
+            let up = up(asked_ms, 10);
+            let (mut early, mut last) = (0, Duration::ZERO);
+            for node in 0..1000_u64 {
+                let draw = node.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let (state, _) = up.next(Event::Ended(Trouble::Passing), secs(20), draw);
+                let wait = state.deadline().unwrap() - secs(20);
+                assert!(wait >= Duration::from_millis(500) && wait <= secs(span));
+                early += u32::from(wait < secs(span) / 4);
+                last = last.max(wait);
+            }
+            assert!(
+                early < 300,
+                "{early} of 1000 in the first quarter of {span} s"
+            );
+            assert!(last > secs(span) * 9 / 10, "{last:?}");
         }
-        assert!(first_second < 150, "{first_second}");
+    }
+
+    #[test]
+    fn a_hint_holds_for_the_next_loss_and_the_failures_after_it_back_off() {
+        let mut now = secs(20);
+        let (mut state, _) = up(1000, 10).next(Event::Ended(Trouble::Passing), now, 500);
+        // Draws of the longest waits there can be.
+        for (wait_ms, draw) in [
+            (1000, 15_500),
+            (16_000, 31_500),
+            (32_000, 59_500),
+            (60_000, 59_500),
+            (60_000, 0),
+        ] {
+            let due = state.deadline().unwrap();
+            assert_eq!(due, now + Duration::from_millis(wait_ms));
+            now = due;
+            let action;
+            (state, action) = state.next(Event::Due, now, 0);
+            assert_eq!(action, Action::Dial);
+            (state, _) = state.next(Event::NotWelcomed(Trouble::Passing), now, draw);
+        }
+    }
+
+    #[test]
+    fn a_drain_that_asks_for_weeks_is_bounded() {
+        let (state, _) = up(0, 0).next(Event::Drained { after_ms: u32::MAX }, secs(1), 600_000);
+        let State::Moving(_, dial) = state else {
+            panic!("{state:?}")
+        };
+        assert_eq!(dial.deadline(), Some(secs(601)));
     }
 }

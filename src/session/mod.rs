@@ -1,391 +1,213 @@
 //! The session with the gateway (docs/protocol.md 6): opened, kept alive, opened again, for as
 //! long as the daemon runs.
 //!
-//! `machine` decides, from what happened and when; `open` dials; `spec` judges specs; [`run`] is
-//! the edge that waits for sockets, one timer and the signal, and does what the machine says. What
-//! the frames are about is the work of others ([`Duties`]). While a session is healthy nothing
-//! wakes the process but heartbeats and frames, and nothing is written to the disk.
+//! `machine` decides, from what happened and when; `open` dials; `live` holds a session that was
+//! welcomed, and `outbox` says which of the journal's events go over it; `spec` judges specs; `work`
+//! hands on to the parts above what the session does not understand ([`Duties`]). [`run`] is the
+//! edge that waits for all of them, one timer and the signal, and does what the machine says. While
+//! a session is healthy nothing wakes the process but heartbeats, events and frames, and the
+//! session itself writes nothing to the disk.
 //!
 //! It refuses to end by itself: a node that is turned away says so, and asks again slowly.
 use std::future::{Future, pending};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustls::ClientConfig;
-use rustls::pki_types::CertificateDer;
-
-use self::machine::{Action, Event, State};
-use self::open::{Live, SessionError, VERSIONS};
+use self::live::{Happened, Live};
+use self::machine::{Action, Event, State, Trouble};
+use self::open::{Opened, SessionError, VERSIONS};
+use self::outbox::Outbox;
 use self::work::Order;
-use crate::attest::gateway::{self, Gateway};
-use crate::config::Config;
-use crate::crypto::certificate::Certificate;
-use crate::crypto::envelope::{self, Purpose};
-use crate::crypto::pin;
-use crate::identity::store::{self, Joined, Store};
-use crate::proto::{
-    GatewayFrame, GatewayFrameKind, Heartbeat, Hello, Message, NodeFrame, NodeFrameKind,
-    TrustBundle, Welcome,
-};
+use crate::attest::member::Member;
+use crate::journal::Journal;
+use crate::proto::{GatewayFrame, GatewayFrameKind, Hello, NodeFrame, Welcome};
+use crate::rt::channel::{Receiver, SendError, Sender};
 use crate::rt::{self, Either};
 use crate::sys::log::{self, Level, Value};
-use crate::sys::utc::Utc;
 use crate::sys::{clock, random};
-use crate::wire::grpc::client::CallError;
+use crate::wire::Tried;
 
 mod duties;
+mod live;
+#[cfg(test)]
+mod live_tests;
 mod machine;
 mod open;
+mod outbox;
 mod spec;
 mod work;
 
-pub use duties::{About, Duties, Signed, Terms, frames};
+pub use duties::{About, Duties, Frames, Signed, Terms};
 
-/// What to do when this node's identity is at fault.
-const WAY_BACK: &str = "bcd join --reset --yes, then bcd join";
-
-/// A node that has joined, and its way to the gateway.
-pub struct Node {
-    joined: Joined,
-    store: Store,
-    gateway: Gateway,
-    tls: Arc<ClientConfig>,
-    node_id: Rc<str>,
-    /// Pins of the keys that sign for this node.
-    signers: Rc<[pin::Pin]>,
-    /// The latest server time, for judging certificates.
-    server_time_ms: Arc<AtomicU64>,
-    /// Of this node's certificate, Unix seconds.
-    not_after: i64,
-    boot_id: String,
-}
-
-type Dialling = Pin<Box<dyn Future<Output = Result<(Live, Welcome), SessionError>>>>;
+type Dialling = Pin<Box<dyn Future<Output = Result<Box<Opened>, SessionError>>>>;
 
 /// What woke [`run`].
 enum Woken {
-    Frame(Result<Option<GatewayFrame>, CallError>),
-    Dialled(Result<(Live, Welcome), SessionError>),
-    /// Of the duties.
-    Answer(NodeFrame),
+    Session(Result<Happened, SessionError>),
+    Dialled(Result<Box<Opened>, SessionError>),
+    /// An order that found no place has one now.
+    Handed,
+    /// The certificate, or whom this node trusts.
+    Changed,
     Due,
     Stop,
 }
 
-impl Node {
-    /// A node of `config` with the identity that was loaded from `store`.
-    ///
-    /// # Errors
-    /// The gateway's name is none, or the key does not fit TLS.
-    pub fn new(
-        config: &Config,
-        store: Store,
-        joined: Joined,
-    ) -> Result<Self, Box<dyn std::error::Error>> {
-        let gateway = Gateway::of(config)?;
-        let identity = &joined.identity;
-        let not_after = identity.leaf()?.not_after;
-        let mut pins = vec![config.serving_ca_spki_pin];
-        let mut signers = vec![config.join_signing_key_pin];
-        match bundle(&identity.trust_bundle, config.join_signing_key_pin) {
-            Ok(bundle) => {
-                let cas = bundle
-                    .serving_cas
-                    .iter()
-                    .filter_map(|der| Certificate::parse(der).ok());
-                pins.extend(cas.map(|ca| ca.pin()));
-                signers.extend(
-                    bundle
-                        .join_signing_keys
-                        .iter()
-                        .map(|key| pin::Pin::of_spki(key)),
-                );
-            }
-            Err(why) => log::event(
-                Level::Warn,
-                "identity.trust_bundle_ignored",
-                &[("why", Value::Text(&why)), ("do", Value::Text(WAY_BACK))],
-            ),
-        }
-        pins.dedup();
-        signers.dedup();
-        let server_time_ms = Arc::new(AtomicU64::new(identity.server_time_ms));
-        let mark = Arc::clone(&server_time_ms);
-        let trusted = move || clock::trusted_ms(mark.load(Ordering::Relaxed));
-        let chain = identity
-            .certificate_chain
-            .iter()
-            .map(|der| CertificateDer::from(der.clone()));
-        let tls = gateway::tls(
-            pins,
-            trusted,
-            Some((chain.collect(), joined.key.to_rustls())),
-        )?;
-        let node_id = identity.node_id.as_str().into();
-        let boot_id = clock::boot_id().unwrap_or_default();
-        Ok(Self {
-            joined,
-            store,
-            gateway,
-            tls,
-            node_id,
-            signers: signers.into(),
-            server_time_ms,
-            not_after,
-            boot_id,
-        })
-    }
-
-    fn dial(&self, about: About) -> Dialling {
-        let expires = u64::try_from(self.not_after)
-            .unwrap_or(0)
-            .saturating_mul(1000);
-        if clock::trusted_ms(self.server_time_ms.load(Ordering::Relaxed)) > expires {
-            log::event(
-                Level::Error,
-                "identity.expired",
-                &[
-                    ("node", Value::Text(&self.node_id)),
-                    (
-                        "not_after",
-                        Value::Shown(&Utc::from_seconds(self.not_after)),
-                    ),
-                    (
-                        "do",
-                        Value::Text(
-                            "set this host's clock if it is wrong; else bcd join --reset --yes, then bcd join",
-                        ),
-                    ),
-                ],
-            );
-        }
-        let hello = Hello {
-            node_id: self.node_id.to_string(),
-            boot_id: self.boot_id.clone(),
-            protocol_versions: VERSIONS.to_vec(),
-            daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: about.capabilities,
-            spec_generation: about.spec_generation,
-            ..Hello::default()
-        };
-        Box::pin(open::open(self.gateway.endpoint(&self.tls), hello))
-    }
-
-    /// Says what was agreed, and keeps the server's time, an hour's step at a time.
-    fn welcomed(&mut self, welcome: &Welcome) {
-        let level = if welcome.upgrade_required {
-            Level::Warn
-        } else {
-            Level::Info
-        };
-        log::event(
-            level,
-            if welcome.upgrade_required {
-                "session.upgrade_required"
-            } else {
-                "session.welcome"
-            },
-            &[
-                ("node", Value::Text(&self.node_id)),
-                ("session", Value::Text(&welcome.session_id)),
-                ("version", Value::Number(welcome.protocol_version.into())),
-                ("gateway", Value::Shown(self.gateway.url())),
-            ],
-        );
-        // Never past the end of our own certificate: a gateway with a mad clock must not be able
-        // to make everything look expired for good.
-        let end = u64::try_from(self.not_after)
-            .unwrap_or(0)
-            .saturating_mul(1000);
-        let time = u64::try_from(welcome.server_time_ms).unwrap_or(0).min(end);
-        self.server_time_ms.fetch_max(time, Ordering::Relaxed);
-        if let Err(error) = self.keep_time(time) {
-            log::event(
-                Level::Warn,
-                "identity.time_not_kept",
-                &[("error", Value::Chain(&error))],
-            );
-        }
-    }
-
-    /// Only into the identity this node runs with: a `bcd join --reset` may have put another there.
-    fn keep_time(&mut self, time_ms: u64) -> Result<(), store::StoreError> {
-        let Ok(_lock) = self.store.dir().lock() else {
-            return Ok(());
-        };
-        match self.store.load()? {
-            store::State::Joined(on_disk)
-                if on_disk.identity.certificate_chain == self.joined.identity.certificate_chain =>
-            {
-                self.store
-                    .note_server_time(&mut self.joined.identity, time_ms)
-                    .map(|_| ())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Says why there is no session, and what to do when somebody must do something.
-    fn lost(&self, error: &SessionError, wait: Duration) {
-        let wait = Value::Number(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-        let mut fields = vec![("error", Value::Chain(error)), ("again_ms", wait)];
-        match error.trouble() {
-            machine::Trouble::Passing => log::event(Level::Warn, "session.lost", &fields),
-            machine::Trouble::Refused => {
-                fields.push((
-                    "do",
-                    Value::Text(if error.is_refusal_of_us() {
-                        "ask whoever runs the control plane; to join anew: bcd join --reset --yes, then bcd join"
-                    } else {
-                        "check the gateway's certificate, and gateway_url and serving_ca_spki_pin in config.toml"
-                    }),
-                ));
-                log::event(Level::Error, "session.refused", &fields);
-            }
-        }
-    }
+/// A session, and where its gateway is.
+struct Held {
+    live: Live,
+    address: Option<SocketAddr>,
+    terms: Terms,
 }
 
-/// The trust bundle of an identity, held against the configured pin.
-fn bundle(json: &str, signer: pin::Pin) -> Result<TrustBundle, String> {
-    let envelope = envelope::from_json(json.as_bytes()).map_err(|error| error.to_string())?;
-    let payload = envelope::verify_pinned(&envelope, Purpose::TrustBundle, &[signer])
-        .map_err(|error| error.to_string())?;
-    TrustBundle::decode(payload).map_err(|error| error.to_string())
-}
-
-/// Holds a session until `stop`. What comes in it is handed to `duties`; what comes out of
-/// `frames` is sent while there is one.
-pub async fn run<D: Duties + 'static>(
-    mut node: Node,
+struct Holder<D> {
+    member: Member,
+    boot_id: String,
+    journal: Journal,
+    /// The journal has forgotten the events up to here.
+    acked: u64,
     duties: Rc<D>,
-    mut frames: rt::channel::Receiver<NodeFrame>,
+    orders: Sender<Order>,
+    /// An order that waits for its place: until then no frame is read.
+    handing: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    answers: Receiver<NodeFrame>,
+    tried: Rc<Tried>,
+    held: Option<Held>,
+    dialling: Option<Dialling>,
+    /// What a session shows has changed since the try that is under way began.
+    changed: bool,
+}
+
+/// Holds a session until `stop`. Events of `journal` are sent in it; what comes in it is handed to
+/// `duties`; what is put into `frames` is sent while there is a session.
+pub async fn run<D: Duties + 'static>(
+    member: Member,
+    journal: Journal,
+    duties: Rc<D>,
+    frames: Frames,
     stop: impl Future,
 ) {
     let (orders, waiting) = rt::channel(duties::ORDERS);
-    let judge = work::Judge {
-        node_id: node.node_id.clone(),
-        signers: node.signers.clone(),
-    };
-    rt::spawn(work::work(duties.clone(), judge, waiting));
-    let mut terms = Terms {
-        upgrade_required: false,
+    let Frames { sender, receiver } = frames;
+    let work = work::work(member.clone(), duties.clone(), sender, waiting);
+    rt::spawn(work);
+    let mut holder = Holder {
+        member,
+        boot_id: clock::boot_id().unwrap_or_default(),
+        acked: journal.status().acked,
+        journal,
+        duties,
+        orders,
+        handing: None,
+        answers: receiver,
+        tried: Rc::default(),
+        held: None,
+        dialling: None,
+        changed: false,
     };
     let mut stop = std::pin::pin!(stop);
-    let mut live: Option<Live> = None;
-    let mut dialling: Option<Dialling> = None;
     let mut state = State::start(clock::monotonic());
     loop {
-        let woken = wait(
-            &mut live,
-            &mut dialling,
-            &mut frames,
-            state.deadline(),
-            stop.as_mut(),
-        )
-        .await;
-        // What the event was about: a session that was welcomed, or why there is none.
+        let woken = holder.wait(state.deadline(), stop.as_mut()).await;
+        // What the event is about: a session that was welcomed, or why there is none.
         let mut fresh = None;
         let mut failed = None;
         let event = match woken {
             Woken::Stop => Event::Stop,
             Woken::Due => Event::Due,
-            Woken::Dialled(Ok((session, welcome))) => {
-                dialling = None;
-                let interval_ms = welcome.heartbeat_interval_ms;
-                node.welcomed(&welcome);
-                terms.upgrade_required = welcome.upgrade_required;
-                let _ = orders.send(Order::Welcomed(terms)).await;
-                fresh = Some(session);
-                Event::Welcomed { interval_ms }
+            Woken::Changed if holder.dialling.is_some() => {
+                // The try under way shows what was before.
+                holder.changed = true;
+                continue;
             }
-            Woken::Dialled(Err(error)) => {
-                dialling = None;
-                let trouble = error.trouble();
-                failed = Some(error);
-                Event::NotWelcomed(trouble)
+            Woken::Changed => Event::Changed,
+            Woken::Handed => {
+                holder.handing = None;
+                continue;
             }
-            Woken::Answer(frame) => {
-                // Without a session it is dropped: its asker asks again.
-                let sent = match live.as_mut() {
-                    Some(live) => live.send(&frame).await,
-                    None => continue,
-                };
-                match sent {
-                    Ok(()) => continue,
+            Woken::Dialled(dialled) => {
+                holder.dialling = None;
+                match holder.welcomed(dialled).await {
+                    Ok((held, event)) => {
+                        fresh = Some(held);
+                        event
+                    }
                     Err(error) => {
-                        live = None;
+                        // A session beside it counts in the journal as it was.
+                        if let SessionError::ResumeAhead { .. } = error
+                            && holder.held.take().is_some()
+                        {
+                            (state, _) = next(state, Event::Ended(Trouble::Passing));
+                        }
                         let trouble = error.trouble();
                         failed = Some(error);
-                        Event::Ended(trouble)
+                        Event::NotWelcomed(trouble)
                     }
                 }
             }
-            Woken::Frame(frame) => match heard(&orders, terms, frame).await {
+            Woken::Session(happened) => match holder.happened(happened) {
                 Ok(event) => event,
                 Err(error) => {
-                    live = None;
+                    holder.lose();
                     let trouble = error.trouble();
                     failed = Some(error);
                     Event::Ended(trouble)
                 }
             },
         };
-        let mut action;
+        let action;
         (state, action) = next(state, event);
-        loop {
-            if let (Action::Pause(wait), Some(error)) = (action, &failed) {
-                node.lost(error, wait);
-            }
-            let beat = match action {
-                Action::Rest => None,
-                Action::Dial => {
-                    dialling = Some(node.dial(duties.about()));
-                    None
-                }
-                Action::Beat(sequence) => Some(sequence),
-                Action::Adopt(sequence) => {
-                    if let Some(old) = std::mem::replace(&mut live, fresh.take()) {
-                        rt::spawn(old.end());
-                    }
-                    Some(sequence)
-                }
-                Action::DropSilent => {
+        match action {
+            Action::Rest => {
+                if let Some(error) = &failed {
                     log::event(
                         Level::Warn,
-                        "session.silent",
-                        &[("node", Value::Text(&node.node_id))],
+                        "session.not_moved",
+                        &[("error", Value::Chain(error))],
                     );
-                    live = None;
-                    None
                 }
-                Action::Pause(_) => {
-                    live = None;
-                    None
+            }
+            Action::Dial => holder.dialling = Some(holder.dial()),
+            Action::Beat(sequence) => holder.beat(sequence),
+            Action::Adopt(sequence) => {
+                if let Some(old) = std::mem::replace(&mut holder.held, fresh) {
+                    rt::spawn(old.live.end());
                 }
-                Action::Finish => {
-                    if let Some(session) = live.take() {
-                        session.end().await;
+                holder.beat(sequence);
+            }
+            Action::DropSilent => {
+                let event = match holder.handing {
+                    None => "session.silent",
+                    // Not the gateway's fault: its frames lie unread.
+                    Some(_) => "session.stalled",
+                };
+                let node = Value::Text(holder.member.node_id());
+                log::event(Level::Warn, event, &[("node", node)]);
+                holder.lose();
+            }
+            Action::Pause(wait) => {
+                match &failed {
+                    // Its gateway ends a session that another one is about to replace.
+                    Some(error) if holder.dialling.is_some() => {
+                        let fields = [("error", Value::Chain(error))];
+                        log::event(Level::Info, "session.left", &fields);
                     }
-                    return;
+                    Some(error) => said(error, wait),
+                    None => {}
                 }
-            };
-            let Some((sequence, session)) = beat.zip(live.as_mut()) else {
-                break;
-            };
-            let time_ms = i64::try_from(clock::wall_ms()).unwrap_or(i64::MAX);
-            let frame = NodeFrame {
-                kind: Some(NodeFrameKind::Heartbeat(Heartbeat { sequence, time_ms })),
-            };
-            let Err(error) = session.send(&frame).await else {
-                break;
-            };
-            live = None;
-            (state, action) = next(state, Event::Ended(error.trouble()));
-            failed = Some(error);
+                if failed.as_ref().is_some_and(SessionError::is_alert) {
+                    holder.member.not_accepted();
+                }
+                holder.held = None;
+            }
+            Action::Finish => {
+                if let Some(held) = holder.held.take() {
+                    held.live.end().await;
+                }
+                return;
+            }
         }
     }
 }
@@ -399,85 +221,280 @@ fn next(state: State, event: Event) -> (State, Action) {
     )
 }
 
-/// Takes a frame: what the session itself knows, or an order for the duties.
-async fn heard(
-    orders: &rt::channel::Sender<Order>,
-    terms: Terms,
-    frame: Result<Option<GatewayFrame>, CallError>,
-) -> Result<Event, SessionError> {
-    let frame = frame
-        .map_err(SessionError::Call)?
-        .ok_or(SessionError::Closed)?;
-    let order = match frame.kind {
-        Some(GatewayFrameKind::Drain(drain)) => {
-            log::event(
-                Level::Info,
-                "session.drain",
-                &[
-                    ("after_ms", Value::Number(drain.reconnect_after_ms.into())),
-                    ("reason", Value::Text(&drain.reason)),
-                ],
-            );
-            let after_ms = drain.reconnect_after_ms;
-            return Ok(Event::Drained { after_ms });
+impl<D: Duties> Holder<D> {
+    /// Waits for the first of: the signal, the deadline, what happens in the session, the end of a
+    /// dial, a place for an order.
+    async fn wait(&mut self, deadline: Option<Duration>, stop: Pin<&mut impl Future>) -> Woken {
+        if self.changed && self.dialling.is_none() {
+            self.changed = false;
+            return Woken::Changed;
         }
-        Some(GatewayFrameKind::Spec(spec)) => Order::Spec(spec, terms),
-        Some(GatewayFrameKind::Command(command)) => Order::Command(command, terms),
-        Some(GatewayFrameKind::Cancel(cancel)) => Order::Cancel(cancel.id),
-        Some(GatewayFrameKind::OutputRequest(request)) => Order::Output(request),
-        Some(GatewayFrameKind::TrustBundle(bundle)) => Order::TrustBundle(bundle),
-        Some(GatewayFrameKind::Renew(renew)) => Order::Renew(renew.within_ms),
-        Some(
-            GatewayFrameKind::Welcome(_)
-            | GatewayFrameKind::Heartbeat(_)
-            | GatewayFrameKind::Ack(_),
-        )
-        | None => return Ok(Event::Heard),
-    };
-    let _ = orders.send(order).await;
-    Ok(Event::Heard)
+        let due = async {
+            match deadline {
+                Some(at) => {
+                    rt::sleep_until(Instant::now() + at.saturating_sub(clock::monotonic())).await
+                }
+                None => pending().await,
+            }
+        };
+        let reading = self.handing.is_none();
+        let (held, answers) = (&mut self.held, &mut self.answers);
+        let session = async {
+            if let Some(held) = held {
+                return held.live.next(reading, answers).await;
+            }
+            // Without a session an answer is dropped: who asked asks again.
+            while answers.recv().await.is_some() {}
+            pending().await
+        };
+        let dialled = async {
+            match &mut self.dialling {
+                Some(dialling) => dialling.await,
+                None => pending().await,
+            }
+        };
+        let handed = async {
+            match &mut self.handing {
+                Some(handing) => handing.await,
+                None => pending().await,
+            }
+        };
+        let changed = self.member.moved();
+        let work = rt::select(rt::select(session, dialled), rt::select(handed, changed));
+        match rt::select(rt::select(stop, due), work).await {
+            Either::Left(Either::Left(_)) => Woken::Stop,
+            Either::Left(Either::Right(())) => Woken::Due,
+            Either::Right(Either::Left(Either::Left(happened))) => Woken::Session(happened),
+            Either::Right(Either::Left(Either::Right(dialled))) => Woken::Dialled(dialled),
+            Either::Right(Either::Right(Either::Left(()))) => Woken::Handed,
+            Either::Right(Either::Right(Either::Right(()))) => Woken::Changed,
+        }
+    }
+
+    fn dial(&self) -> Dialling {
+        let about = self.duties.about();
+        let journal = self.journal.status();
+        let hello = Hello {
+            node_id: self.member.node_id().to_string(),
+            boot_id: self.boot_id.clone(),
+            protocol_versions: VERSIONS.to_vec(),
+            daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
+            capabilities: about.capabilities,
+            journal_position: journal.position,
+            spec_generation: about.spec_generation,
+            journal_id: journal.journal_id.to_vec(),
+            trust_bundle_version: self.member.trust_version(),
+        };
+        let mut endpoint = self.member.gateway().endpoint(&self.member.dial());
+        endpoint.tried = self.tried.clone();
+        Box::pin(async move { open::open(endpoint, hello).await.map(Box::new) })
+    }
+
+    /// Judges what a try led to.
+    async fn welcomed(
+        &mut self,
+        dialled: Result<Box<Opened>, SessionError>,
+    ) -> Result<(Held, Event), SessionError> {
+        let address = self.tried.last();
+        let opened = match dialled {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.tried.failed(address);
+                return Err(error);
+            }
+        };
+        let welcome = &opened.welcome;
+        let (resume, position) = (welcome.resume_position, self.journal.status().position);
+        if resume > position {
+            self.rebase().await;
+            return Err(SessionError::ResumeAhead { resume, position });
+        }
+        self.tried.served(address);
+        let forgotten = self.acked;
+        self.acked(resume);
+        self.greeted(welcome);
+        if let Some(signed_time) = welcome.signed_time.clone() {
+            // It may go to the disk, which the session does not wait for.
+            let member = self.member.clone();
+            rt::spawn(async move { member.welcomed(Some(&signed_time)).await });
+        }
+        let terms = Terms {
+            upgrade_required: welcome.upgrade_required,
+        };
+        self.hand(Order::Welcomed(terms));
+        let event = Event::Welcomed {
+            interval_ms: welcome.heartbeat_interval_ms,
+            spread_ms: welcome.reconnect_spread_ms,
+        };
+        let outbox = Outbox::resume(resume, forgotten, clock::wall_ms());
+        let held = Held {
+            live: Live::new(*opened, self.journal.clone(), outbox),
+            address,
+            terms,
+        };
+        Ok((held, event))
+    }
+
+    /// Says what was agreed.
+    fn greeted(&self, welcome: &Welcome) {
+        let (level, name) = match welcome.upgrade_required {
+            true => (Level::Warn, "session.upgrade_required"),
+            false => (Level::Info, "session.welcome"),
+        };
+        let mut fields = vec![
+            ("node", Value::Text(self.member.node_id())),
+            ("session", Value::Text(&welcome.session_id)),
+            ("version", Value::Number(welcome.protocol_version.into())),
+            ("gateway", Value::Shown(self.member.gateway().url())),
+            ("resume", Value::Number(welcome.resume_position)),
+        ];
+        if welcome.upgrade_required {
+            fields.push((
+                "do",
+                Value::Text(
+                    "install a newer bcd: until then no spec is applied and no command run",
+                ),
+            ));
+        }
+        log::event(level, name, &fields);
+    }
+
+    /// A new journal, with what is not acknowledged: the old one's numbers are taken.
+    async fn rebase(&mut self) {
+        match self.journal.rebase().await {
+            Ok(_) => self.acked = self.journal.status().acked,
+            Err(error) => log::event(
+                Level::Error,
+                "journal.not_rebased",
+                &[("error", Value::Chain(&error))],
+            ),
+        }
+    }
+
+    /// Takes what happened in the session: the machine's event.
+    fn happened(
+        &mut self,
+        happened: Result<Happened, SessionError>,
+    ) -> Result<Event, SessionError> {
+        match happened? {
+            Happened::Frame(frame) => self.heard(frame),
+            Happened::Leaving => {
+                log::event(
+                    Level::Info,
+                    "session.leaving",
+                    &[("why", Value::Text("the gateway sent GOAWAY"))],
+                );
+                self.shun();
+                Ok(Event::Leaving)
+            }
+        }
+    }
+
+    /// Takes a frame: what the session itself knows, or an order for the duties.
+    fn heard(&mut self, frame: GatewayFrame) -> Result<Event, SessionError> {
+        let Some(held) = &mut self.held else {
+            return Ok(Event::Heard);
+        };
+        let terms = held.terms;
+        let order = match frame.kind {
+            Some(GatewayFrameKind::Drain(drain)) => {
+                log::event(
+                    Level::Info,
+                    "session.drain",
+                    &[
+                        ("after_ms", Value::Number(drain.reconnect_after_ms.into())),
+                        ("reason", Value::Text(&drain.reason)),
+                    ],
+                );
+                self.shun();
+                let after_ms = drain.reconnect_after_ms;
+                return Ok(Event::Drained { after_ms });
+            }
+            Some(GatewayFrameKind::Ack(ack)) => {
+                held.live.ack(ack.position)?;
+                self.acked(ack.position);
+                return Ok(Event::Heard);
+            }
+            Some(GatewayFrameKind::Spec(spec)) => Order::Spec(spec, terms),
+            Some(GatewayFrameKind::Command(command)) => Order::Command(command, terms),
+            Some(GatewayFrameKind::Cancel(cancel)) => Order::Cancel(cancel.id),
+            Some(GatewayFrameKind::OutputRequest(request)) => Order::Output(request),
+            Some(GatewayFrameKind::TrustBundle(bundle)) => Order::TrustBundle(bundle),
+            Some(GatewayFrameKind::Renew(renew)) => {
+                let within = Duration::from_millis(u64::from(renew.within_ms));
+                self.member.renew_within(within);
+                return Ok(Event::Heard);
+            }
+            // An answer to a heartbeat; a second Welcome; a kind not known.
+            Some(GatewayFrameKind::Heartbeat(_) | GatewayFrameKind::Welcome(_)) | None => {
+                return Ok(Event::Heard);
+            }
+        };
+        self.hand(order);
+        Ok(Event::Heard)
+    }
+
+    /// Hands an order on, at once or as soon as there is a place.
+    fn hand(&mut self, order: Order) {
+        if let Err(SendError::Full(order)) = self.orders.try_send(order) {
+            let orders = self.orders.clone();
+            // Two at once happen when a session is welcomed beside one that is left: the order of
+            // the old one goes first.
+            let before = self.handing.take();
+            self.handing = Some(Box::pin(async move {
+                if let Some(before) = before {
+                    before.await;
+                }
+                let _ = orders.send(order).await;
+            }));
+        }
+    }
+
+    fn acked(&mut self, position: u64) {
+        if position > self.acked {
+            self.acked = position;
+            self.journal.ack(position);
+            self.duties.acked(position);
+        }
+    }
+
+    fn beat(&mut self, sequence: u64) {
+        if let Some(held) = &mut self.held {
+            held.live.beat(sequence);
+            self.duties.awake();
+        }
+    }
+
+    /// The session is gone: its gateway's address is tried last.
+    fn lose(&mut self) {
+        self.shun();
+        self.held = None;
+    }
+
+    /// The gateway of this session is, or will soon be, no place to go to.
+    fn shun(&self) {
+        if let Some(held) = &self.held {
+            self.tried.failed(held.address);
+        }
+    }
 }
 
-/// Waits for the first of: the signal, a frame, the end of a dial, the deadline, an answer.
-async fn wait(
-    live: &mut Option<Live>,
-    dialling: &mut Option<Dialling>,
-    frames: &mut rt::channel::Receiver<NodeFrame>,
-    deadline: Option<Duration>,
-    stop: Pin<&mut impl Future>,
-) -> Woken {
-    let frame = async {
-        match live {
-            Some(live) => live.receiver.next().await,
-            None => pending().await,
+/// Says why there is no session, and what to do when somebody must do something.
+fn said(error: &SessionError, wait: Duration) {
+    let wait = Value::Number(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    let mut fields = vec![("error", Value::Chain(error)), ("again_ms", wait)];
+    match error.trouble() {
+        Trouble::Passing => log::event(Level::Warn, "session.lost", &fields),
+        Trouble::Refused => {
+            fields.push((
+                "do",
+                Value::Text(if error.is_refusal_of_us() {
+                    "ask whoever runs the control plane; to join anew: bcd join --reset --yes, then bcd join"
+                } else {
+                    "check the gateway's certificate, and gateway_url and serving_ca_spki_pin in config.toml"
+                }),
+            ));
+            log::event(Level::Error, "session.refused", &fields);
         }
-    };
-    let dialled = async {
-        match dialling {
-            Some(dialling) => dialling.await,
-            None => pending().await,
-        }
-    };
-    let due = async {
-        match deadline {
-            Some(at) => {
-                rt::sleep_until(Instant::now() + at.saturating_sub(clock::monotonic())).await
-            }
-            None => pending().await,
-        }
-    };
-    let answer = async {
-        match frames.recv().await {
-            Some(frame) => frame,
-            None => pending().await,
-        }
-    };
-    let session = rt::select(rt::select(frame, dialled), answer);
-    match rt::select(rt::select(stop, due), session).await {
-        Either::Left(Either::Left(_)) => Woken::Stop,
-        Either::Left(Either::Right(())) => Woken::Due,
-        Either::Right(Either::Left(Either::Left(frame))) => Woken::Frame(frame),
-        Either::Right(Either::Left(Either::Right(dialled))) => Woken::Dialled(dialled),
-        Either::Right(Either::Right(answer)) => Woken::Answer(answer),
     }
 }

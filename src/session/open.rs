@@ -18,13 +18,15 @@ use super::machine::Trouble;
 /// Versions of the protocol this node speaks.
 pub const VERSIONS: &[u32] = &[1];
 
-/// For `Welcome` after `Hello`, and for a frame to go out.
+/// For `Welcome` after `Hello`.
 pub const WAIT: Duration = Duration::from_secs(10);
 
-/// A session that was welcomed.
-pub struct Live {
+/// What a try led to.
+pub struct Opened {
+    pub client: Client,
     pub sender: Sender<NodeFrame>,
     pub receiver: Receiver<GatewayFrame>,
+    pub welcome: Welcome,
 }
 
 /// Why there is no session, or none any more.
@@ -40,31 +42,36 @@ pub enum SessionError {
     NotWelcome,
     /// The gateway chose a version that was not offered.
     Version(u32),
-    /// A frame did not go out in time.
-    Stuck,
+    /// A frame did not go out in this time.
+    Stuck(Duration),
+    /// The gateway acknowledged events that were not sent.
+    AckAhead { position: u64, sent: u64 },
+    /// The control plane has stored events that this journal has not written: the disk went back in
+    /// time.
+    ResumeAhead { resume: u64, position: u64 },
 }
 
 /// Opens a session with `hello` as the first frame.
 ///
 /// # Errors
 /// See [`SessionError`].
-pub async fn open(endpoint: Endpoint, hello: Hello) -> Result<(Live, Welcome), SessionError> {
+pub async fn open(endpoint: Endpoint, hello: Hello) -> Result<Opened, SessionError> {
     let client = Client::connect(&endpoint)
         .await
         .map_err(SessionError::Call)?;
     let stream = client.stream(&session_service::SESSION, None).await;
-    let (sender, receiver) = stream.map_err(SessionError::Call)?;
-    let mut live = Live { sender, receiver };
+    let (mut sender, mut receiver) = stream.map_err(SessionError::Call)?;
+    let hello = NodeFrame {
+        kind: Some(NodeFrameKind::Hello(hello)),
+    };
     let greeting = async {
-        live.send(&NodeFrame {
-            kind: Some(NodeFrameKind::Hello(hello)),
-        })
-        .await?;
-        live.receiver
-            .next()
-            .await
-            .map_err(SessionError::Call)?
-            .ok_or(SessionError::Closed)
+        let sent = sender.send(&hello).await;
+        // Where the stream has ended, the receiving half knows why.
+        match (receiver.next().await, sent) {
+            (Ok(Some(frame)), Ok(())) => Ok(frame),
+            (Ok(None), Ok(())) => Err(SessionError::Closed),
+            (Err(error), _) | (Ok(_), Err(error)) => Err(SessionError::Call(error)),
+        }
     };
     let first = rt::timeout(WAIT, greeting)
         .await
@@ -79,38 +86,14 @@ pub async fn open(endpoint: Endpoint, hello: Hello) -> Result<(Live, Welcome), S
         VERSIONS.contains(&version)
     };
     if offered {
-        Ok((live, welcome))
+        Ok(Opened {
+            client,
+            sender,
+            receiver,
+            welcome,
+        })
     } else {
         Err(SessionError::Version(version))
-    }
-}
-
-impl Live {
-    /// Sends a frame.
-    ///
-    /// # Errors
-    /// The session has ended, or the gateway does not take it in time.
-    pub async fn send(&mut self, frame: &NodeFrame) -> Result<(), SessionError> {
-        match rt::timeout(WAIT, self.sender.send(frame)).await {
-            Err(_) => Err(SessionError::Stuck),
-            Ok(Ok(())) => Ok(()),
-            // The receiving half knows why the stream has ended.
-            Ok(Err(error)) => match rt::timeout(WAIT, self.receiver.next()).await {
-                Ok(Err(better)) => Err(SessionError::Call(better)),
-                _ => Err(SessionError::Call(error)),
-            },
-        }
-    }
-
-    /// Ends the session cleanly: nothing more is sent, and what the gateway still says is read.
-    pub async fn end(self) {
-        let Self {
-            sender,
-            mut receiver,
-        } = self;
-        sender.close();
-        let rest = async { while let Ok(Some(_)) = receiver.next().await {} };
-        let _ = rt::timeout(WAIT / 2, rest).await;
     }
 }
 
@@ -135,6 +118,18 @@ impl SessionError {
         } else {
             Trouble::Passing
         }
+    }
+
+    /// Whether the gateway does not take this node's certificate.
+    pub fn is_alert(&self) -> bool {
+        let status = matches!(
+            self,
+            Self::Call(CallError {
+                cause: Cause::Status(_),
+                ..
+            })
+        );
+        self.is_refusal_of_us() && !status
     }
 
     /// Whether the gateway, or its TLS, refused this node for what it is.
@@ -185,7 +180,18 @@ impl fmt::Display for SessionError {
                     "the gateway chose protocol version {version} in its Welcome, which was not offered"
                 )
             }
-            Self::Stuck => write!(f, "the gateway took no frame within {} s", WAIT.as_secs()),
+            Self::Stuck(wait) => {
+                write!(f, "the gateway took no frame within {} s", wait.as_secs())
+            }
+            Self::AckAhead { position, sent } => write!(
+                f,
+                "the gateway acknowledged events up to {position}, and only those up to {sent} were sent"
+            ),
+            Self::ResumeAhead { resume, position } => write!(
+                f,
+                "the control plane has stored events up to {resume} of a journal that ends at {position}: \
+                 the disk went back in time, and a new journal begins"
+            ),
         }
     }
 }

@@ -1,12 +1,11 @@
 //! Orders on their way from the session to its duties: one at a time, a few waiting.
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::duties::{Duties, Terms};
 use super::spec;
-use crate::crypto::pin::Pin;
-use crate::proto::{Command, Envelope, OutputRequest};
-use crate::rt::channel::Receiver;
+use crate::attest::member::Member;
+use crate::proto::{Command, Envelope, NodeFrame, NodeFrameKind, OutputRequest, TrustBundleTaken};
+use crate::rt::channel::{Receiver, Sender};
 use crate::sys::log::{self, Level, Value};
 
 /// What a gateway's frame asks for.
@@ -17,18 +16,15 @@ pub(super) enum Order {
     Spec(Envelope, Terms),
     Output(OutputRequest),
     TrustBundle(Envelope),
-    /// Within so many milliseconds.
-    Renew(u32),
-}
-
-/// What specs are held against.
-pub(super) struct Judge {
-    pub(super) node_id: Rc<str>,
-    pub(super) signers: Rc<[Pin]>,
 }
 
 /// Hands orders on until there will be no more.
-pub(super) async fn work<D: Duties>(duties: Rc<D>, judge: Judge, mut orders: Receiver<Order>) {
+pub(super) async fn work<D: Duties>(
+    member: Member,
+    duties: Rc<D>,
+    frames: Sender<NodeFrame>,
+    mut orders: Receiver<Order>,
+) {
     while let Some(order) = orders.recv().await {
         match order {
             Order::Welcomed(terms) => duties.welcomed(terms).await,
@@ -36,7 +32,7 @@ pub(super) async fn work<D: Duties>(duties: Rc<D>, judge: Judge, mut orders: Rec
             Order::Cancel(id) => duties.cancel(id).await,
             Order::Spec(envelope, terms) => {
                 let held = duties.about().spec_generation;
-                match spec::verify(envelope, &judge.signers, &judge.node_id, held) {
+                match spec::verify(envelope, &member.signers(), member.node_id(), held) {
                     Ok(signed) if terms.upgrade_required => {
                         let generation = Value::Number(signed.spec.generation);
                         log::event(
@@ -57,11 +53,12 @@ pub(super) async fn work<D: Duties>(duties: Rc<D>, judge: Judge, mut orders: Rec
                 }
             }
             Order::Output(request) => duties.output(request).await,
-            Order::TrustBundle(bundle) => duties.trust_bundle(bundle).await,
-            Order::Renew(within_ms) => {
-                duties
-                    .renew(Duration::from_millis(u64::from(within_ms)))
-                    .await
+            Order::TrustBundle(bundle) => {
+                if let Some(version) = member.take_bundle(&bundle).await {
+                    let taken = TrustBundleTaken { version };
+                    let kind = Some(NodeFrameKind::TrustBundleTaken(taken));
+                    let _ = frames.send(NodeFrame { kind }).await;
+                }
             }
         }
     }

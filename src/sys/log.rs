@@ -21,6 +21,19 @@ pub enum Level {
     Error,
 }
 
+impl Level {
+    /// The level of this name, as `[log] level` has them.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "debug" => Some(Self::Debug),
+            "info" => Some(Self::Info),
+            "warn" => Some(Self::Warn),
+            "error" => Some(Self::Error),
+            _ => None,
+        }
+    }
+}
+
 /// A field's value.
 #[derive(Clone, Copy)]
 pub enum Value<'a> {
@@ -40,6 +53,12 @@ const JSON: u8 = 0x80;
 /// Sets the level and the form, as `[log]` has them.
 pub fn start(level: Level, json: bool) {
     FORM.store(level as u8 | if json { JSON } else { 0 }, Ordering::Relaxed);
+}
+
+/// Sets the level alone.
+pub fn set_level(level: Level) {
+    let json = FORM.load(Ordering::Relaxed) & JSON;
+    FORM.store(level as u8 | json, Ordering::Relaxed);
 }
 
 /// Whether events of `level` are written: for fields that cost something to collect.

@@ -36,6 +36,9 @@ class Faults:
     welcome_delay_s: float = 0.5
     heartbeat_interval_ms: int = 1000
     answer_heartbeats: bool = True
+    store_events: bool = True  # and acknowledge them
+    resume_position: int | None = None  # in place of what is stored
+    reconnect_spread_ms: int = 1000
     session_status: list = dataclasses.field(default_factory=list)  # (grpc.StatusCode, text), one a session
 
     def __post_init__(self):

@@ -47,7 +47,7 @@ class Session:
         self.send(protos.GatewayFrame(spec=envelope))
 
     def send_command(self, kind: str) -> str:
-        command = protos.Command(id=pki.ulid("cmd"), kind=kind)
+        command = protos.Command(id=pki.ulid("cmd"), kind=kind, deadline_ms=pki.now_ms() + 60_000)
         self.send(protos.GatewayFrame(command=command))
         return command.id
 
@@ -57,17 +57,41 @@ class Session:
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, message: str = "") -> None:
         self._out.put(End(code, message))
 
+    def ack(self, position: int) -> None:
+        self.send(protos.GatewayFrame(ack=protos.Ack(position=position)))
+
     def of_kind(self, kind: str) -> list:
         return [getattr(f, kind) for f in list(self.frames) if f.WhichOneof("kind") == kind]
+
+    def told(self, body: str) -> list:
+        """What the node told by events: told("section_status")."""
+        return [getattr(e, body) for e in self.of_kind("event") if e.WhichOneof("body") == body]
 
     @property
     def heartbeats(self) -> list:
         return self.of_kind("heartbeat")
 
 
+class Journal:
+    """What is stored of a node's journal."""
+
+    def __init__(self):
+        self.position = 0
+        self.events: list = []
+
+    def store(self, event) -> None:
+        if event.sequence > self.position:
+            dropped = event.events_dropped if event.WhichOneof("body") == "events_dropped" else None
+            first = dropped.first if dropped else event.sequence
+            assert not self.events or first <= self.position + 1, f"a gap before event {event.sequence}"
+            self.events.append(event)
+            self.position = event.sequence
+
+
 class SessionService:
     def __init__(self, gateway):
         self.gateway = gateway
+        self.journals: dict[tuple[str, bytes], Journal] = {}
         self.sessions: list[Session] = []  # all, the newest last
         self.refused: list[tuple[str, str]] = []  # (code, message) of calls that became no session
 
@@ -139,13 +163,18 @@ class SessionService:
                 raise out
             yield out
 
+    def journal(self, session: Session) -> Journal:
+        return self.journals.setdefault((session.node_id, session.hello.journal_id), Journal())
+
     def _welcome(self, session: Session):
         faults = self.gateway.faults
         common = set(VERSIONS) & set(session.hello.protocol_versions)
         welcome = protos.Welcome(
             protocol_version=max(common, default=0),
             server_time_ms=pki.now_ms(),
-            resume_position=session.hello.journal_position,
+            resume_position=faults.resume_position if faults.resume_position is not None
+            else self.journal(session).position,
+            reconnect_spread_ms=faults.reconnect_spread_ms,
             upgrade_required=not common,
             heartbeat_interval_ms=faults.heartbeat_interval_ms,
             session_id=session.id,
@@ -192,6 +221,10 @@ class SessionService:
                 if self.gateway.faults.answer_heartbeats:
                     answer = protos.Heartbeat(sequence=frame.heartbeat.sequence, time_ms=pki.now_ms())
                     session.send(protos.GatewayFrame(heartbeat=answer))
+            if frame.WhichOneof("kind") == "event" and self.gateway.faults.store_events:
+                journal = self.journal(session)
+                journal.store(frame.event)
+                session.ack(journal.position)
             self.gateway.changed()
 
 

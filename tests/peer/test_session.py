@@ -36,12 +36,12 @@ def test_sections_and_commands_not_known_are_answered_unsupported(peer, node):
     session = peer.sessions[-1]
     session.send_spec(["host", "a-section-of-the-future"], generation=7)
     command = session.send_command("future.command")
-    peer.wait_for(lambda: len(session.of_kind("section_status")) >= 2, what="a status for each section")
-    for status, name in zip(session.of_kind("section_status"), ["host", "a-section-of-the-future"]):
+    peer.wait_for(lambda: len(session.told("section_status")) >= 2, what="a status for each section")
+    for status, name in zip(session.told("section_status"), ["host", "a-section-of-the-future"]):
         assert (status.generation, status.section) == (7, name)
         assert status.state == protos.SectionState.Value("SECTION_STATE_UNSUPPORTED")
         assert status.reason == "SectionUnsupported"
-    (update,) = peer.wait_for(lambda: session.of_kind("command_update"), what="an answer to the command")
+    (update,) = peer.wait_for(lambda: session.told("command_update"), what="an answer to the command")
     assert update.id == command and update.state == protos.CommandState.Value("COMMAND_STATE_UNSUPPORTED")
     assert len(peer.sessions) == 1
 
@@ -55,8 +55,8 @@ def test_a_spec_that_does_not_hold_is_dropped_and_the_session_goes_on(peer, node
     session = peer.sessions[-1]
     session.send_spec(["bad"], generation=9, **spoiled)
     session.send_spec(["good"], generation=8)
-    peer.wait_for(lambda: session.of_kind("section_status"), what="a status for the good spec")
-    assert [s.section for s in session.of_kind("section_status")] == ["good"]
+    peer.wait_for(lambda: session.told("section_status"), what="a status for the good spec")
+    assert [s.section for s in session.told("section_status")] == ["good"]
     node.wait_log("spec")
     assert len(peer.sessions) == 1
 
@@ -67,7 +67,7 @@ def test_frames_not_known_and_second_welcomes_are_skipped(peer, node):
     session.send(b"")  # no kind at all
     session.send(protos.GatewayFrame(welcome=protos.Welcome(protocol_version=1)))
     session.send_spec(["after"])
-    peer.wait_for(lambda: session.of_kind("section_status"), what="the frames after to be read")
+    peer.wait_for(lambda: session.told("section_status"), what="the frames after to be read")
     assert len(peer.sessions) == 1
 
 

@@ -1,32 +1,30 @@
 //! The node's duties, put together: which part takes which order.
-use std::cell::Cell;
-use std::time::Duration;
+use std::cell::RefCell;
 
-use crate::proto::{
-    Command, CommandState, CommandUpdate, Envelope, NodeFrame, NodeFrameKind, OutputRequest,
-    SectionState, SectionStatus,
-};
-use crate::rt::channel::Sender;
+use crate::command::Commands;
+use crate::converge::Converge;
+use crate::facts;
+use crate::proto::{Command, OutputRequest};
+use crate::rt;
 use crate::session::{About, Duties, Signed, Terms};
-use crate::sys::log::{self, Level, Value};
 
 /// What this bcd does for its control plane.
 pub(super) struct Work {
-    frames: Sender<NodeFrame>,
-    generation: Cell<u64>,
+    converge: Converge,
+    commands: Commands,
+    facts: facts::report::Duty,
+    /// A piece of output on its way.
+    sending: RefCell<Option<rt::JoinHandle<()>>>,
 }
 
 impl Work {
-    /// `frames` leads to the session.
-    pub(super) fn new(frames: Sender<NodeFrame>) -> Self {
+    pub(super) fn new(converge: Converge, commands: Commands, facts: facts::report::Duty) -> Self {
         Self {
-            frames,
-            generation: Cell::new(0),
+            converge,
+            commands,
+            facts,
+            sending: RefCell::default(),
         }
-    }
-
-    async fn send(&self, kind: NodeFrameKind) {
-        let _ = self.frames.send(NodeFrame { kind: Some(kind) }).await;
     }
 }
 
@@ -34,57 +32,38 @@ impl Duties for Work {
     fn about(&self) -> About {
         About {
             capabilities: Vec::new(),
-            spec_generation: self.generation.get(),
+            spec_generation: self.converge.generation(),
         }
     }
 
     fn acked(&self, _position: u64) {}
 
+    fn awake(&self) {
+        self.facts.look();
+    }
+
     async fn welcomed(&self, _terms: Terms) {}
 
-    async fn command(&self, command: Command, _terms: Terms) {
-        log::event(
-            Level::Info,
-            "command.unsupported",
-            &[
-                ("command", Value::Text(&command.id)),
-                ("kind", Value::Text(&command.kind)),
-            ],
-        );
-        let update = CommandUpdate {
-            id: command.id,
-            state: CommandState::UNSUPPORTED,
-            reason: "CommandUnsupported".to_owned(),
-            message: format!("bcd {} knows no such command", env!("CARGO_PKG_VERSION")),
-            result: Vec::new(),
-        };
-        self.send(NodeFrameKind::CommandUpdate(update)).await;
+    async fn command(&self, command: Command, terms: Terms) {
+        self.commands.command(command, terms.upgrade_required).await;
     }
 
-    async fn cancel(&self, _id: String) {}
+    async fn cancel(&self, id: String) {
+        self.commands.cancel(&id).await;
+    }
 
     async fn spec(&self, spec: Signed) {
-        let spec = spec.spec;
-        self.generation.set(spec.generation);
-        for section in spec.sections {
-            let status = SectionStatus {
-                generation: spec.generation,
-                state: SectionState::UNSUPPORTED,
-                reason: "SectionUnsupported".to_owned(),
-                message: format!(
-                    "bcd {} knows no section {}",
-                    env!("CARGO_PKG_VERSION"),
-                    section.name
-                ),
-                section: section.name,
-            };
-            self.send(NodeFrameKind::SectionStatus(status)).await;
-        }
+        self.converge.take(spec);
     }
 
-    async fn output(&self, _request: OutputRequest) {}
-
-    async fn trust_bundle(&self, _bundle: Envelope) {}
-
-    async fn renew(&self, _within: Duration) {}
+    async fn output(&self, request: OutputRequest) {
+        // It may wait for a slow gateway, and a cancellation must not wait with it; a second one does.
+        let before = self.sending.take();
+        if let Some(before) = before {
+            before.await;
+        }
+        let commands = self.commands.clone();
+        let sending = rt::spawn(async move { commands.output(request).await });
+        self.sending.replace(Some(sending));
+    }
 }
