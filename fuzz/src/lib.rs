@@ -19,6 +19,7 @@ pub mod http_request;
 pub mod identity;
 pub mod join_answer;
 pub mod join_token;
+pub mod journal;
 pub mod json;
 pub mod jwk;
 pub mod machine_texts;
@@ -63,6 +64,6 @@ macro_rules! targets {
 
 targets! {
     base64 certificate config csr envelope grpc_client grpc_frames grpc_server grpc_status
-    http_answer http_request identity join_answer join_token json jwk machine_texts netlink pem
+    http_answer http_request identity join_answer join_token journal json jwk machine_texts netlink pem
     private_key proto spki toml trust_bundle url vpd wellknown
 }

@@ -514,6 +514,21 @@ fn a_crash_while_a_damaged_file_is_set_aside_loses_nothing_that_can_be_read() {
     assert!(tried.states > 50, "{tried:?}");
 }
 
+/// That these tests can fail: a disk that confirms flushes and makes none loses what was promised, and they see it.
+#[test]
+fn a_disk_that_lies_is_found_out() {
+    let found = std::panic::catch_unwind(|| {
+        let mut scene = Scene::new("lies");
+        scene.crash("a disk that lies", |scene| {
+            tape::lie();
+            scene.run("cmd_1");
+        });
+    });
+    let words = found.unwrap_err();
+    let words = words.downcast_ref::<String>().unwrap();
+    assert!(words.contains("is none of"), "{words}");
+}
+
 /// What no one thought of: long runs of anything, by a generator with a fixed seed.
 #[test]
 fn a_crash_in_the_midst_of_anything_loses_nothing_that_was_promised() {

@@ -28,12 +28,16 @@ const SMALL: Tuning = Tuning {
 };
 
 fn open(dir: &Dir) -> (Writer, Recovered) {
+    opened(|| Writer::open_tuned(dir, NODE, SMALL)).unwrap()
+}
+
+/// Tries until the file is free: where another test forked meanwhile, its child has the lock for a moment.
+fn opened<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     QUIET.set(true);
     loop {
-        match Writer::open_tuned(dir, NODE, SMALL) {
-            // Another test forked meanwhile, and its child has not let go of the lock yet.
+        match open() {
             Err(OpenError::Busy(_)) => std::thread::yield_now(),
-            opened => break opened.unwrap(),
+            opened => break opened,
         }
     }
 }
@@ -258,6 +262,41 @@ fn a_mode_too_wide_is_corrected() {
 }
 
 #[test]
+fn a_journal_of_another_account_is_refused_and_roots_use_of_it_leaves_it_that_accounts() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let dir = room();
+    drop(open(&dir));
+    let path = dir.join(NAME);
+    if chown(&path, Some(1234), Some(1234)).is_err() {
+        println!("not tried: this is not root");
+        return;
+    }
+    let (mut writer, _) = open(&dir);
+    writer.rebase().unwrap();
+    drop(writer);
+    assert_eq!(std::fs::metadata(&path).unwrap().uid(), 1234);
+    let wide =
+        |path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    wide(path.clone(), 0o666);
+    wide(dir.path().to_owned(), 0o777);
+    assert!(tests::become_user(65_534));
+    let error = opened(|| Writer::open_tuned(&dir, NODE, SMALL));
+    assert!(tests::become_user(0));
+    let error = error.err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{} belongs to user 1234, and bcd runs as user 65534",
+            path.display()
+        )
+    );
+    assert_eq!(
+        error.remedy(),
+        Some("give it to the account that runs bcd node")
+    );
+}
+
+#[test]
 fn a_second_daemon_is_refused_also_after_a_compaction() {
     let dir = room();
     let (mut writer, _) = open(&dir);
@@ -457,7 +496,7 @@ fn a_full_disk_refuses_new_work_takes_results_and_is_over_when_there_is_space() 
     assert_eq!((fault.reason, fault.refused_commands), ("DiskFull", 2));
     // All of it is there after a crash on the full disk.
     drop(writer);
-    let (mut writer, recovered) = Writer::open(&dir, NODE, limits).unwrap();
+    let (mut writer, recovered) = opened(|| Writer::open(&dir, NODE, limits)).unwrap();
     assert_eq!(recovered.position, last + more);
     assert_eq!(recovered.entries[0].value, b"done");
     let mut one = |entry: Entry| writer.append(&[vec![entry]]).remove(0);

@@ -9,8 +9,7 @@ use super::writer::stored_event;
 use super::{Class, Kind, Stored};
 use crate::sys::fs::{DataFile, Dir, Error};
 
-/// A write under way looks like a torn one; a compaction takes the file from under its reader.
-const ATTEMPTS: u32 = 4;
+/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A journal as it was found.
@@ -59,22 +58,23 @@ pub struct Unacknowledged {
     pub stored: Stored,
 }
 
-/// Reads the journal called `name` in `dir`.
+/// Reads the journal called `name` in `dir`. A write under way looks like a torn one, and a record read while it
+/// is written like a bad one: what is not whole is looked at again, up to `looks` times in all.
 ///
 /// # Errors
 /// It is missing, no regular file, or cannot be read.
-pub fn view(dir: &Dir, name: &str) -> Result<View, Error> {
-    let mut attempt = 1;
+pub fn view(dir: &Dir, name: &str, looks: u32) -> Result<View, Error> {
+    let mut look_number = 1;
     loop {
         let seen = look(dir.view_data(name)?)?;
         let settled = match &seen {
             View::Readable(seen) => seen.torn_bytes == 0 && seen.damage.is_none(),
             View::Unreadable { .. } | View::Newer(_) => true,
         };
-        if settled || attempt == ATTEMPTS {
+        if settled || look_number >= looks {
             return Ok(seen);
         }
-        attempt += 1;
+        look_number += 1;
         std::thread::sleep(PAUSE);
     }
 }

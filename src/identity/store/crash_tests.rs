@@ -1,4 +1,4 @@
-//! Key and identity in every state that a crash can leave them in, through a join and two renewals.
+//! Key and identity in every state that a crash can leave them in, through a join, a rotation and two renewals.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use super::*;
@@ -91,6 +91,12 @@ fn a_crash_while_joining_or_renewing_never_costs_the_identity() {
             .note_server_time(&mut identity, NOW + 100 * 86_400_000)
             .unwrap()
     );
+    promise(Promised::Joined(Box::new(identity.clone())));
+    // The fleet's roots are rotated.
+    identity
+        .trust_chain
+        .push("{\"payload\":\"Ag==\"}".to_owned());
+    store.save_identity(&identity).unwrap();
     promise(Promised::Joined(Box::new(identity)));
     for _ in 0..2 {
         let State::Joined(joined) = store.load().unwrap() else {
@@ -107,7 +113,7 @@ fn a_crash_while_joining_or_renewing_never_costs_the_identity() {
         check(&promises, crash)
     });
     println!(
-        "join and renewals: {} steps, {} states",
+        "join, rotation and renewals: {} steps, {} states",
         tried.points, tried.states
     );
     assert!(tried.states > 100, "{tried:?}");

@@ -105,6 +105,7 @@ mod on {
     struct Tape {
         ops: Option<Vec<Op>>,
         faults: Vec<(Step, Errno)>,
+        lies: bool,
     }
 
     thread_local! {
@@ -128,6 +129,11 @@ mod on {
     /// From now on each such step of this thread fails, until [`mend`].
     pub(crate) fn fail(step: Step, errno: Errno) {
         TAPE.with_borrow_mut(|tape| tape.faults.push((step, errno)));
+    }
+
+    /// From now on the disk of this thread confirms flushes that it does not make.
+    pub(crate) fn lie() {
+        TAPE.with_borrow_mut(|tape| tape.lies = true);
     }
 
     pub(crate) fn mend() {
@@ -171,9 +177,10 @@ mod on {
     }
 
     pub(in super::super) fn synced(fd: impl AsFd, ok: bool) {
+        let lies = TAPE.with_borrow(|tape| tape.lies);
         note(|| {
             let inode = inode(fd);
-            if ok {
+            if ok && !lies {
                 Op::Sync { inode }
             } else {
                 Op::SyncFailed { inode }

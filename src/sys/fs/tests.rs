@@ -46,6 +46,12 @@ pub(crate) fn mount_tmpfs(path: &Path, options: &str) -> bool {
     }
 }
 
+/// Makes `uid` the effective user of this thread alone; `false` where that is not permitted.
+pub(crate) fn become_user(uid: u32) -> bool {
+    // SAFETY: the raw call changes the calling thread only, and reads no memory.
+    unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) == 0 }
+}
+
 pub(crate) fn make_fifo(path: &Path) {
     let fifo = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: a valid, terminated path.
