@@ -137,7 +137,7 @@ def test_events_are_listed_filtered_and_followed_through_a_restart(dev, node):
     assert len(dev.run("events", "--since", "1h").stdout.splitlines()) == 6
     shown = dev.json("nodes", "facts", node.id)
     assert shown["facts"]["memory_bytes"] == 5
-    assert "memory_bytes: 5" in dev.run("nodes", "facts", node.id).stdout
+    assert "5 B" in dev.run("nodes", "facts", node.id).stdout
     other = node_of(dev)
     other.join(dev.token())
     assert dev.run("events", other.result.node_id).stdout == ""

@@ -1,5 +1,6 @@
 """Events from a node in Python: what the gateway stores, acknowledges, and refuses."""
 
+import json
 import random
 import threading
 import time
@@ -238,3 +239,6 @@ def test_kills_of_the_control_plane_lose_no_acknowledged_event(dev):
         if journal.position:
             wait_for("the rest to be acknowledged", lambda: not journal.events or session.wait("ack"))
         session.close()
+        listed = dev.run("events", node.result.node_id, "--json", "--limit", "1000").stdout.splitlines()
+        sequences = [json.loads(line)["sequence"] for line in listed]
+        assert sequences == list(range(1, journal.position + 1))[-1000:], "each once, none missing"

@@ -3,7 +3,7 @@
 //! Promises: what a method has returned `Ok` for survives `kill -9` and a power cut (write-ahead log,
 //! `synchronous=FULL`: the commit is on the disk before the call returns); a redemption, its node and
 //! its record are one transaction; a secret never enters the file, only its digest. Each thread opens a
-//! [`Store`] of its own; writers wait for each other.
+//! [`Store`] of its own; transactions are written in the order their threads came.
 
 mod commands;
 mod events;
@@ -13,6 +13,7 @@ mod renewals;
 mod schema;
 mod specs;
 mod tokens;
+mod turn;
 
 use std::error::Error;
 use std::fmt;
@@ -123,6 +124,7 @@ impl Store {
         &mut self,
         work: impl FnOnce(&Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let _turn = turn::take();
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         match work(self).and_then(|value| {
             self.connection.execute_batch("COMMIT")?;
