@@ -149,8 +149,12 @@ fn cards(tree: &Tree) -> usize {
         .iter()
         .filter(|device| at(device, "class").starts_with("0x03"))
         .filter(|device| at(device, "vendor") == "0x10de")
-        // The virtual functions of a card are for guests.
+        // Virtual functions, and cards that are set aside for guests, are not this host's.
         .filter(|device| !tree.exists(&[DEVICES, "/", device, "/physfn"].concat()))
+        .filter(|device| {
+            let driver = tree.link_name(&[DEVICES, "/", device, "/driver"].concat());
+            !driver.is_some_and(|driver| driver.contains("vfio") || driver == "pci-stub")
+        })
         .count()
 }
 
@@ -329,6 +333,18 @@ mod tests {
                 .collect();
             assert_eq!(problems.into_lines(), expected, "{script}");
         }
+    }
+
+    #[test]
+    fn cards_for_guests_are_not_this_hosts() {
+        let fixture = machine(2, "exit 9");
+        for (card, driver) in [("00", "vfio-pci"), ("01", "nvgrace_gpu_vfio_pci")] {
+            let link = format!("sys/bus/pci/devices/0000:{card}:00.0/driver -> ../{driver}");
+            fixture.put(&link, b"");
+        }
+        let mut problems = Problems::default();
+        assert!(read(&fixture.tree, &mut problems).is_empty());
+        assert!(problems.lines().is_empty(), "{:?}", problems.lines());
     }
 
     #[test]
