@@ -10,7 +10,7 @@ use crate::attest::renewal;
 use crate::command::{Clocks, Engine, Parts};
 use crate::config::Config;
 use crate::converge::{Configured, Converge};
-use crate::facts::report;
+use crate::facts::report::{Duty, Reporter};
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::journal::{Class, Entry, Journal, Limits, Recovered};
 use crate::proto::{Event, EventBody, Message};
@@ -65,7 +65,9 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         drop(journal_dir);
         let frames = Frames::new();
         let converge = Converge::new(journal.clone(), &recovered.entries, configured);
+        let reporter = Reporter::new(journal.clone(), &recovered.entries);
         let parts = Parts {
+            facts: reporter.clone(),
             journal: journal.clone(),
             clocks: clocks(&member),
             data_dir,
@@ -73,12 +75,11 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
             frames: frames.sender.clone(),
         };
         let (engine, commands) = Engine::new(parts, &recovered);
-        let reporter = report::Reporter::new(journal.clone(), &recovered.entries);
         drop(recovered);
         rt::spawn(converge.clone().run());
         rt::spawn(engine.run());
         rt::spawn(renewals(member.clone(), journal.clone()));
-        let work = Rc::new(Work::new(converge, commands, report::Duty::new(reporter)));
+        let work = Rc::new(Work::new(converge, commands, Duty::new(reporter)));
         session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         Ok(ExitCode::SUCCESS)

@@ -13,6 +13,7 @@ use super::outputs::Outputs;
 use super::record::WATERMARK;
 use super::work::{Context, Progress};
 use super::{Commands, dropped};
+use crate::facts::report::Reporter;
 use crate::journal::{self, Journal, Recovered};
 use crate::proto::{Command, NodeFrame};
 use crate::rt::channel::{Receiver, Sender, channel};
@@ -54,6 +55,8 @@ pub struct Parts {
     pub boot_id: String,
     /// The way for progress and outputs.
     pub frames: Sender<NodeFrame>,
+    /// For `node.facts`.
+    pub facts: Reporter,
 }
 
 /// All that is done for commands.
@@ -276,6 +279,7 @@ impl Engine {
                 data_dir: self.parts.data_dir.clone(),
                 journal: self.parts.journal.clone(),
                 running_event,
+                facts: self.parts.facts.clone(),
             }
         });
         rt::spawn(async move {

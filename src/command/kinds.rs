@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::machine::{Failure, Outcome};
 use super::work::Context;
 use super::{logs, reboot};
-use crate::facts;
+use crate::facts::report::Cause;
 use crate::proto::{DecodeError, Message};
 
 /// What holds for all commands of a kind.
@@ -81,7 +81,11 @@ impl Job {
         let done = match self {
             Self::Reboot(reboot) => reboot.run(context),
             Self::Logs(collect) => collect.run(context),
-            Self::Facts => Ok(Outcome::Succeeded(facts::collect().encode_to_vec())),
+            Self::Facts => {
+                // News for the control plane go the way of all news as well.
+                let facts = context.facts.report(Cause::Any).unwrap_or_default();
+                Ok(Outcome::Succeeded(facts.encode_to_vec()))
+            }
         };
         match done {
             Ok(outcome) => outcome,

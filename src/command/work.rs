@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::id::Id;
 use super::outputs::Outputs;
+use crate::facts::report::Reporter;
 use crate::journal::Journal;
 use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind};
 use crate::rt::channel::Sender;
@@ -28,6 +29,7 @@ pub struct Context {
     pub journal: Journal,
     /// The event that said RUNNING.
     pub running_event: u64,
+    pub facts: Reporter,
 }
 
 impl Context {

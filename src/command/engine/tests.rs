@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::facts::report::Reporter;
 use crate::journal::Limits;
 use crate::proto::{
     CommandState, CommandUpdate, EventBody, FileSource, LogsCollectParams, LogsCollectParamsSource,
@@ -38,6 +39,7 @@ fn start(data_dir: &Path) -> Daemon {
     };
     let (sender, frames) = channel(4);
     let parts = Parts {
+        facts: Reporter::new(journal.clone(), &recovered.entries),
         journal: journal.clone(),
         clocks: Clocks {
             trusted_ms: Box::new(clock::wall_ms),
@@ -68,7 +70,7 @@ impl Daemon {
         self.commands.command(command, false).await;
     }
 
-    /// The first `count` updates, once there are so many.
+    /// The updates, once there are `count` events.
     async fn updates(&self, count: u64) -> Vec<CommandUpdate> {
         let enough = self.journal.news(count - 1);
         rt::timeout(Duration::from_secs(20), enough)
@@ -77,10 +79,12 @@ impl Daemon {
             .unwrap();
         let stored = self.journal.read(0, 1 << 20).await.unwrap();
         let update = |body: &[u8]| match crate::proto::Event::decode(body).unwrap().body {
-            Some(EventBody::CommandUpdate(update)) => update,
+            Some(EventBody::CommandUpdate(update)) => Some(update),
+            Some(EventBody::Facts(_)) => None,
             other => panic!("{other:?}"),
         };
-        stored.iter().map(|stored| update(&stored.body)).collect()
+        let updates = stored.iter().filter_map(|stored| update(&stored.body));
+        updates.collect()
     }
 
     async fn states(&self, count: u64) -> Vec<(CommandState, String)> {
@@ -161,7 +165,8 @@ fn the_facts_are_a_result() {
     rt::block_on(async {
         let daemon = start(&data_dir);
         daemon.send(ID, "node.facts", vec![]).await;
-        let updates = daemon.updates(2).await;
+        // The facts are news, and are told as such too.
+        let updates = daemon.updates(3).await;
         assert_eq!(updates[1].state, CommandState::SUCCEEDED);
         let facts = crate::proto::Facts::decode(&updates[1].result).unwrap();
         assert!(facts.memory_bytes > 0);

@@ -193,6 +193,7 @@ mod files {
             boot_id: String::new(),
             #[cfg(feature = "fakehw")]
             data_dir: data_dir.clone(),
+            facts: crate::facts::report::Reporter::new(journal.clone(), &[]),
             journal,
             running_event: 0,
         };
