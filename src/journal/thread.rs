@@ -11,6 +11,8 @@ use crate::sys::fs::Dir;
 
 /// Jobs that wait for the thread; who brings more waits.
 const QUEUE: usize = 64;
+/// A group is closed when its entries come to this: what it costs in memory is bounded.
+const GROUP: usize = 512 << 10;
 /// Nothing here goes deep.
 const STACK: usize = 128 << 10;
 
@@ -190,17 +192,19 @@ fn serve(mut writer: Writer, mut queue: Receiver<Job>, shared: &Shared) {
         let mut commits = Vec::new();
         let mut replies = Vec::new();
         let mut others = Vec::new();
+        let mut bytes = 0;
         let mut next = Some(job);
         while let Some(job) = next {
             match job {
                 Job::Commit(entries, reply) => {
+                    bytes += entries.iter().map(size).sum::<usize>();
                     commits.push(entries);
                     replies.push(reply);
                 }
                 Job::Acked => {}
                 other => others.push(other),
             }
-            if commits.len() + others.len() >= QUEUE {
+            if commits.len() + others.len() >= QUEUE || bytes >= GROUP {
                 break;
             }
             next = queue.try_recv();
@@ -239,4 +243,12 @@ fn serve(mut writer: Writer, mut queue: Receiver<Job>, shared: &Shared) {
         shared.publish(writer.status(), false);
     }
     shared.publish(writer.status(), true);
+}
+
+fn size(entry: &Entry) -> usize {
+    match entry {
+        Entry::Event { body, .. } => body.len(),
+        Entry::Put { key, value, .. } => key.len() + value.len(),
+        Entry::Delete { key, .. } => key.len(),
+    }
 }
