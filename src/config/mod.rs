@@ -12,7 +12,6 @@
     clippy::panic
 )]
 
-pub mod cmdline;
 pub mod fresh;
 pub mod spelling;
 pub mod toml;

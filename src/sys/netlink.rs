@@ -441,13 +441,57 @@ mod tests {
         }
     }
 
+    /// In a network namespace of its own: this test starts itself again in one.
     #[test]
     fn news_are_told_once_and_nobody_waits_for_them() {
+        const INSIDE: &str = "BCD_TEST_NAMESPACE";
+        if std::env::var_os(INSIDE).is_none() {
+            let test = "sys::netlink::tests::news_are_told_once_and_nobody_waits_for_them";
+            let done = std::process::Command::new("unshare")
+                .args(["--net", "--map-root-user"])
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", test])
+                .env(INSIDE, "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(done.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let ip = |batch: &str| {
+            let mut ip = std::process::Command::new("ip")
+                .args(["-batch", "-"])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::io::Write::write_all(&mut ip.stdin.take().unwrap(), batch.as_bytes()).unwrap();
+            assert!(ip.wait().unwrap().success());
+        };
         let watch = Watch::start();
         assert!(watch.routes.is_some() && watch.devices.is_some());
-        // A link or an address may change at any time on a machine; not for ever.
-        let quiet = (0..1000).any(|_| watch.news() == News::default());
-        assert!(quiet);
+        assert!(!watch.news().network, "nothing has changed yet");
+        for change in [
+            "link set lo up",
+            "address add 192.0.2.1/32 dev lo",
+            "address add 2001:db8::1/128 dev lo nodad",
+            "link set lo mtu 1400",
+            "address del 192.0.2.1/32 dev lo",
+        ] {
+            ip(change);
+            assert!(watch.news().network, "{change}");
+            assert!(!watch.news().network, "{change}, told twice");
+        }
+        // More than there is room for.
+        let many = |what: &str| {
+            (0..200).fold(String::new(), |all, i| {
+                all + &format!("address {what} 10.0.0.{i}/32 dev lo\n")
+            })
+        };
+        ip(&many("add"));
+        assert!(watch.news().network);
+        assert!(!watch.news().network);
+        ip(&many("del"));
+        assert!(watch.news().network);
     }
 
     #[test]
