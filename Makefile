@@ -29,6 +29,11 @@ static: ## the bcd that ships, for amd64 and arm64, into dist/
 	@tools/packages.sh static
 	@tools/static.sh
 
+.PHONY: ramdisk
+ramdisk: ## the image a bare machine boots, dist/initrd-<ARCH>.img (ARCH=amd64)
+	@tools/packages.sh ramdisk
+	@tools/ramdisk.sh $(ARCH)
+
 .PHONY: lint
 lint: ## formatting, clippy, shellcheck, dependencies, floors
 	@tools/packages.sh lint

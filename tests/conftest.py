@@ -18,6 +18,18 @@ def bcd_arm64():
 
 
 @pytest.fixture(scope="session")
+def init():
+    """Path of the static init, the ramdisk's first program."""
+    return program("INIT", f"dist/init_{version()}_linux_amd64")
+
+
+@pytest.fixture(scope="session")
+def ramdisk():
+    """Path of the image builder."""
+    return program("RAMDISK", "target/operator/ramdisk")
+
+
+@pytest.fixture(scope="session")
 def better_compute():
     """Path of the operator's program."""
     return program("BETTER_COMPUTE", "target/operator/better-compute")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that this Debian machine has what a make target needs.
 #
-#   tools/packages.sh static|test|lint|demo|bench
+#   tools/packages.sh static|test|lint|demo|bench|ramdisk
 #
 # As root, missing packages are installed with apt. Otherwise the script names them and stops
 # with exit code 2, having changed nothing. This is the only place that lists packages.
@@ -12,15 +12,21 @@ build="gcc libc6-dev make git ca-certificates binutils"
 # installed, but a fresh Debian has none), the C library to link, and a linker for arm64.
 musl="musl-dev musl-tools gcc-aarch64-linux-gnu rustc-web cargo-web rust-web-src"
 
+# What an image of the ramdisk is made with, and what the labs boot it in.
+image="kmod zstd xz-utils busybox-static"
+guest="qemu-system-x86 cpio e2fsprogs"
+
 case "${1:-}" in
   demo) packages="$build $musl" ;;
   static) packages="$build $musl" ;;
   lint) packages="$build shellcheck python3" ;;
   test | bench)
-    packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl etcd-server iproute2"
+    packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl etcd-server iproute2 $image $guest"
     ;;
+  # The outside programs that go into the image are those of this machine.
+  ramdisk) packages="$build $musl $image nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools" ;;
   *)
-    echo "usage: $0 static|test|lint|demo|bench" >&2
+    echo "usage: $0 static|test|lint|demo|bench|ramdisk" >&2
     exit 2
     ;;
 esac

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the bcd that ships: dist/bcd_<version>_linux_<arch>, static, for musl.
+# Builds what ships, static, for musl: dist/bcd_<version>_linux_<arch>, and beside it init, which the ramdisk
+# starts with.
 #
 #   tools/static.sh [amd64] [arm64]        both, side by side, when none is named
 #
@@ -64,13 +65,11 @@ arm64_sysroot() {
 }
 
 build() {
-  local arch=$1 target out
+  local arch=$1 target
   case $arch in
     amd64) target=x86_64-unknown-linux-musl ;;
     arm64) target=aarch64-unknown-linux-musl ;;
   esac
-  out=dist/bcd_${version}_linux_$arch
-  rm -f "$out" "$out.new"
 
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} path=$PATH
   local -a extra=()
@@ -141,25 +140,28 @@ build() {
   joined=$(printf '%s\x1f' "${flags[@]}")
   unset RUSTFLAGS
   export CARGO_ENCODED_RUSTFLAGS=${joined%$'\x1f'}
-  PATH=$path cargo build --locked --release --bin bcd --target "$target" "${extra[@]}" || return 1
+  PATH=$path cargo build --locked --release -p bcd -p init --bin bcd --bin init --target "$target" "${extra[@]}" || return 1
 
   mkdir -p dist
-  cp "$CARGO_TARGET_DIR/$target/release/bcd" "$out.new"
-  local headers
-  headers=$(LC_ALL=C readelf -lWd "$out.new")
-  if grep -qE 'INTERP|\(NEEDED\)' <<< "$headers"; then
-    echo "static: the $arch binary is not static (it names an interpreter or a library)" >&2
-    rm -f "$out.new"
-    return 1
-  fi
-  mv "$out.new" "$out"
-  echo "$out $(stat -c %s "$out") bytes"
+  local program out headers
+  for program in init bcd; do
+    out=dist/${program}_${version}_linux_$arch
+    cp "$CARGO_TARGET_DIR/$target/release/$program" "$out.new"
+    headers=$(LC_ALL=C readelf -lWd "$out.new")
+    if grep -qE 'INTERP|\(NEEDED\)' <<< "$headers"; then
+      echo "static: the $arch $program is not static (it names an interpreter or a library)" >&2
+      rm -f "$out.new"
+      return 1
+    fi
+    mv "$out.new" "$out"
+    echo "$out $(stat -c %s "$out") bytes"
+  done
 }
 
 [[ $# -gt 0 ]] || set -- amd64 arm64
 for arch in "$@"; do
   case $arch in
-    amd64 | arm64) rm -f "dist/bcd_${version}_linux_$arch"* ;;
+    amd64 | arm64) rm -f "dist/bcd_${version}_linux_$arch"* "dist/init_${version}_linux_$arch"* ;;
     *) echo "usage: $0 [amd64] [arm64]" >&2; exit 2 ;;
   esac
 done
@@ -174,7 +176,7 @@ done
 failed=0
 for arch in "$@"; do
   if wait "${jobs[$arch]}"; then
-    tail -n 1 "target/static/$arch.log"
+    tail -n 2 "target/static/$arch.log"
   else
     cat "target/static/$arch.log" >&2
     echo "static: the $arch build failed" >&2

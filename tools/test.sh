@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All tests: builds, then the Rust tests, then the labs under tests/ with the static binaries.
+# All tests: builds, then the Rust tests and the labs under tests/ with the static binaries.
 #
-# The last line is `N passed, N failed`, over both. Exits non-zero when anything failed.
+# The last line is `N passed, N failed`, over all. Exits non-zero when anything failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/counts.sh
@@ -11,6 +11,8 @@ mkdir -p target
 venv=target/venv
 (make "$venv/ready" > target/venv.log 2>&1 || { cat target/venv.log >&2; exit 1; }) &
 python=$!
+# The kernel that the guests boot; the labs say what is wrong when it is not there.
+tools/kernel.sh amd64 cloud > /dev/null 2>&1 &
 tools/build.sh --tests amd64 arm64
 wait "$python" || { echo "test: no Python environment" >&2; exit 1; }
 rm -f target/venv.log
@@ -30,12 +32,18 @@ cargo_tests > target/cargo-test.log 2>&1 &
 units=$!
 # The labs' Rust ends were built above; without these variables a lab builds its own.
 export GRPC_PROBE=$PWD/target/operator/examples/grpc_probe PROTO_ROUNDTRIP=$PWD/target/operator/proto-roundtrip
-"$venv/bin/python" -m pytest tests 2>&1 | tee target/pytest.log || status=1
+# Whole machines wait for links and leases, a minute and more: they are beside everything else.
+"$venv/bin/python" -m pytest tests/qemu -n 3 > target/machines.log 2>&1 &
+machines=$!
+"$venv/bin/python" -m pytest tests --ignore tests/qemu 2>&1 | tee target/pytest.log || status=1
 wait "$units" || status=1
 cat target/cargo-test.log
+wait "$machines" || status=1
+cat target/machines.log
 
 count_cargo target/cargo-test.log
 count_pytest target/pytest.log
+count_pytest target/machines.log
 # A run that died before it could count is one failure.
 [[ $status -eq 0 || $failed -gt 0 ]] || failed=1
 [[ $passed -gt 0 ]] || failed=$((failed + 1))

@@ -7,8 +7,12 @@
 //! CONTRIBUTING.md says how to add one.
 pub mod base64;
 pub mod certificate;
+pub mod cmdline;
 pub mod config;
+pub mod cpio;
 pub mod csr;
+pub mod dhcp;
+pub mod elf;
 pub mod envelope;
 pub mod grpc_client;
 pub mod grpc_frames;
@@ -23,6 +27,7 @@ pub mod journal;
 pub mod json;
 pub mod jwk;
 pub mod machine_texts;
+pub mod modules;
 pub mod netlink;
 pub mod pem;
 pub mod private_key;
@@ -63,7 +68,7 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 certificate config csr envelope grpc_client grpc_frames grpc_server grpc_status
-    http_answer http_request identity join_answer join_token journal json jwk machine_texts netlink pem
-    private_key proto spki toml trust_bundle url vpd wellknown
+    base64 certificate cmdline config cpio csr dhcp elf envelope grpc_client grpc_frames grpc_server
+    grpc_status http_answer http_request identity join_answer join_token journal json jwk
+    machine_texts modules netlink pem private_key proto spki toml trust_bundle url vpd wellknown
 }

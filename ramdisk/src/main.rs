@@ -182,8 +182,9 @@ fn list(args: &Args) -> Result<ExitCode, Failure> {
             _ if start == [0x28, 0xb5, 0x2f, 0xfd] => break,
             _ => {
                 file.seek(SeekFrom::Start(position)).map_err(failed)?;
-                position += show(io::BufReader::new(&mut file))
+                let length = show(io::BufReader::new(&mut file))
                     .map_err(|error| Problem::with("read", path, error))??;
+                position = (position + length).next_multiple_of(4);
             }
         }
     }

@@ -12,6 +12,7 @@
     clippy::panic
 )]
 
+pub mod cmdline;
 pub mod fresh;
 pub mod spelling;
 pub mod toml;

@@ -1,0 +1,695 @@
+//! A DHCP client's messages and decisions (RFC 2131, 2132, 3396, 3442), without a socket and without a clock:
+//! [`Client`] is told what arrived and what time it is, and says what to send and when to be called again.
+//!
+//! What a server sends is foreign: options are read within the packet's bounds, an answer counts only
+//! with our transaction id and our hardware address, and an address that cannot be one is passed over.
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// The largest message taken; ours announces as much (option 57).
+pub const MAX_MESSAGE: usize = 1472;
+const MIN_MESSAGE: usize = 300;
+const COOKIE: [u8; 4] = [99, 130, 83, 99];
+/// The most routes, servers and name servers taken from a lease.
+const MAX_LIST: usize = 16;
+/// First wait for an answer, doubled each time up to the last.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LAST_WAIT: Duration = Duration::from_secs(16);
+/// How often a REQUEST is repeated before everything starts anew.
+const REQUESTS: u32 = 4;
+/// The shortest lease that is taken at its word; shorter ones would only make traffic.
+const SHORTEST: Duration = Duration::from_secs(60);
+
+/// What a server granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub address: Ipv4Addr,
+    pub prefix: u8,
+    /// Destination, its prefix's length, and the router, 0.0.0.0 for one on the link.
+    pub routes: Vec<(Ipv4Addr, u8, Ipv4Addr)>,
+    pub dns: Vec<Ipv4Addr>,
+    pub ntp: Vec<Ipv4Addr>,
+    pub domain: Option<String>,
+    pub mtu: Option<u16>,
+    pub server: Ipv4Addr,
+    /// From the grant on: when to ask for more time, when to ask anybody, when it ends.
+    pub renew: Duration,
+    pub rebind: Duration,
+    pub end: Duration,
+}
+
+/// What there is to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send this to everybody on the link, from 0.0.0.0 or the lease's address.
+    Broadcast(Vec<u8>),
+    /// Send this to the lease's server, from the lease's address.
+    Unicast(Ipv4Addr, Vec<u8>),
+    /// A lease is granted, or granted again.
+    Bound(Lease),
+    /// The lease is over: forget the address.
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Selecting,
+    Requesting {
+        server: Ipv4Addr,
+        address: Ipv4Addr,
+    },
+    Bound {
+        lease: Lease,
+        since: Duration,
+    },
+    /// Past the renewal time; past the rebinding time once `anybody`.
+    Renewing {
+        lease: Lease,
+        since: Duration,
+        anybody: bool,
+    },
+}
+
+/// One NIC's client.
+#[derive(Debug, Clone)]
+pub struct Client {
+    mac: [u8; 6],
+    state: State,
+    transaction: u32,
+    started: Duration,
+    tries: u32,
+    next: Duration,
+}
+
+impl Client {
+    /// A client that begins at `now`. `random` makes its transaction ids hard to guess.
+    pub fn new(mac: [u8; 6], random: u32, now: Duration) -> Self {
+        Self {
+            mac,
+            state: State::Selecting,
+            transaction: random,
+            started: now,
+            tries: 0,
+            next: now,
+        }
+    }
+
+    /// When [`due`](Self::due) wants to be called.
+    pub fn next(&self) -> Duration {
+        self.next
+    }
+
+    /// Whether a lease is held.
+    pub fn is_bound(&self) -> bool {
+        matches!(self.state, State::Bound { .. } | State::Renewing { .. })
+    }
+
+    /// How often the present question was asked.
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// The time has come: what to do.
+    pub fn due(&mut self, now: Duration) -> Option<Action> {
+        if now < self.next {
+            return None;
+        }
+        match self.state.clone() {
+            State::Selecting => {
+                let message = self.message(now, 1, &[]);
+                self.wait(now);
+                Some(Action::Broadcast(message))
+            }
+            State::Requesting { server, address } => {
+                if self.tries >= REQUESTS {
+                    self.restart(now);
+                    return self.due(now);
+                }
+                let message =
+                    self.message(now, 3, &[(50, &address.octets()), (54, &server.octets())]);
+                self.wait(now);
+                Some(Action::Broadcast(message))
+            }
+            State::Bound { lease, since } => {
+                self.begin(now);
+                self.state = State::Renewing {
+                    lease,
+                    since,
+                    anybody: false,
+                };
+                self.due(now)
+            }
+            State::Renewing { lease, since, .. } => {
+                if now >= since + lease.end {
+                    self.restart(now);
+                    return Some(Action::Lost);
+                }
+                let anybody = now >= since + lease.rebind;
+                let mut message = self.message(now, 3, &[]);
+                if let Some(field) = message.get_mut(12..16) {
+                    field.copy_from_slice(&lease.address.octets());
+                }
+                // Half of what is left until the next stage, at least a minute (RFC 2131, 4.4.5).
+                let stage = since + if anybody { lease.end } else { lease.rebind };
+                let half = stage.saturating_sub(now) / 2;
+                self.next = (now + half.max(SHORTEST)).min(stage.max(now + FIRST_WAIT));
+                self.tries = self.tries.saturating_add(1);
+                let server = lease.server;
+                self.state = State::Renewing {
+                    lease,
+                    since,
+                    anybody,
+                };
+                Some(match anybody {
+                    true => Action::Broadcast(message),
+                    false => Action::Unicast(server, message),
+                })
+            }
+        }
+    }
+
+    /// A message from port 67 arrived. `None` when it changes nothing.
+    pub fn arrived(&mut self, now: Duration, message: &[u8]) -> Option<Action> {
+        let answer = Answer::parse(message)?;
+        if answer.transaction != self.transaction || answer.mac != self.mac {
+            return None;
+        }
+        match (&self.state, answer.kind) {
+            (State::Selecting, 2) => {
+                let lease = answer.lease()?;
+                self.begin_same(now);
+                self.state = State::Requesting {
+                    server: lease.server,
+                    address: lease.address,
+                };
+                self.due(now)
+            }
+            (State::Requesting { server, address }, 5) => {
+                let lease = answer.lease()?;
+                if lease.server != *server || lease.address != *address {
+                    return None;
+                }
+                Some(self.bound(now, lease))
+            }
+            (State::Renewing { lease: held, .. }, 5) => {
+                let lease = answer.lease()?;
+                let same = lease.address == held.address;
+                same.then(|| self.bound(now, lease))
+            }
+            (State::Requesting { server, .. }, 6) if answer.server == Some(*server) => {
+                self.restart(now);
+                // A server that refuses what it just offered must not make us loop.
+                self.next = now + FIRST_WAIT;
+                None
+            }
+            (State::Renewing { .. }, 6) => {
+                self.restart(now);
+                Some(Action::Lost)
+            }
+            _ => None,
+        }
+    }
+
+    fn bound(&mut self, now: Duration, lease: Lease) -> Action {
+        self.tries = 0;
+        self.next = now + lease.renew;
+        self.state = State::Bound {
+            lease: lease.clone(),
+            since: now,
+        };
+        Action::Bound(lease)
+    }
+
+    fn restart(&mut self, now: Duration) {
+        self.state = State::Selecting;
+        self.begin(now);
+    }
+
+    fn begin(&mut self, now: Duration) {
+        // Ids need to differ, not to be unguessable beyond the first: Knuth's generator.
+        self.transaction = self
+            .transaction
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        self.started = now;
+        self.begin_same(now);
+    }
+
+    fn begin_same(&mut self, now: Duration) {
+        self.tries = 0;
+        self.next = now;
+    }
+
+    fn wait(&mut self, now: Duration) {
+        let wait = FIRST_WAIT
+            .saturating_mul(1 << self.tries.min(4))
+            .min(LAST_WAIT);
+        self.tries = self.tries.saturating_add(1);
+        self.next = now + wait;
+    }
+
+    fn message(&self, now: Duration, kind: u8, more: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut message = vec![1, 1, 6, 0];
+        message.extend_from_slice(&self.transaction.to_be_bytes());
+        let seconds = now.saturating_sub(self.started).as_secs();
+        message.extend_from_slice(&u16::try_from(seconds).unwrap_or(u16::MAX).to_be_bytes());
+        // Servers answer to the hardware address, which a raw socket hears. Where that gets lost,
+        // every second question asks for a broadcast.
+        let broadcast = self.tries % 2 == 1 && !self.is_bound();
+        message.extend_from_slice(if broadcast { &[0x80, 0] } else { &[0, 0] });
+        message.resize(28, 0);
+        message.extend_from_slice(&self.mac);
+        message.resize(236, 0);
+        message.extend_from_slice(&COOKIE);
+        let [a, b, c, d, e, f] = self.mac;
+        let size = u16::try_from(MAX_MESSAGE).unwrap_or(u16::MAX).to_be_bytes();
+        let fixed: [(u8, &[u8]); 5] = [
+            (53, &[kind]),
+            (61, &[1, a, b, c, d, e, f]),
+            (57, &size),
+            (60, b"bcd"),
+            (55, &[1, 3, 6, 15, 26, 42, 51, 54, 58, 59, 121]),
+        ];
+        for (code, value) in fixed.iter().chain(more) {
+            message.push(*code);
+            message.push(u8::try_from(value.len()).unwrap_or(0));
+            message.extend_from_slice(value);
+        }
+        message.push(255);
+        // Some relays drop what is shorter than a BOOTP message.
+        message.resize(message.len().max(MIN_MESSAGE), 0);
+        message
+    }
+}
+
+/// A server's message, read.
+struct Answer<'a> {
+    transaction: u32,
+    mac: [u8; 6],
+    kind: u8,
+    address: Ipv4Addr,
+    server: Option<Ipv4Addr>,
+    options: [Option<&'a [u8]>; 3],
+}
+
+impl<'a> Answer<'a> {
+    fn parse(message: &'a [u8]) -> Option<Self> {
+        if message.len() > MAX_MESSAGE || message.first() != Some(&2) {
+            return None;
+        }
+        if message.get(236..240)? != COOKIE {
+            return None;
+        }
+        let options = message.get(240..)?;
+        let mut found = Self {
+            transaction: u32::from_be_bytes(message.get(4..8)?.try_into().ok()?),
+            mac: message.get(28..34)?.try_into().ok()?,
+            kind: 0,
+            address: address(message.get(16..20)?)?,
+            server: None,
+            options: [Some(options), None, None],
+        };
+        // Option 52: the file's and the server's name fields hold options too.
+        let [_, file, name] = &mut found.options;
+        match option(&[Some(options)], 52).first() {
+            Some(1) => *file = message.get(108..236),
+            Some(2) => *name = message.get(44..108),
+            Some(3) => {
+                *file = message.get(108..236);
+                *name = message.get(44..108);
+            }
+            _ => {}
+        }
+        found.kind = *found.option(53).first()?;
+        found.server = address(&found.option(54));
+        Some(found)
+    }
+
+    fn option(&self, code: u8) -> Vec<u8> {
+        option(&self.options, code)
+    }
+
+    fn addresses(&self, code: u8) -> Vec<Ipv4Addr> {
+        let value = self.option(code);
+        let all = value.chunks_exact(4).filter_map(address);
+        all.filter(|address| !address.is_unspecified())
+            .take(MAX_LIST)
+            .collect()
+    }
+
+    fn seconds(&self, code: u8) -> Option<Duration> {
+        let four: [u8; 4] = self.option(code).get(..4)?.try_into().ok()?;
+        Some(Duration::from_secs(u32::from_be_bytes(four).into()))
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        let server = self.server?;
+        let usable = !(self.address.is_unspecified()
+            || self.address.is_broadcast()
+            || self.address.is_multicast()
+            || self.address.is_loopback());
+        let end = self.seconds(51)?;
+        if !usable || end.is_zero() {
+            return None;
+        }
+        let end = end.max(SHORTEST);
+        let rebind = self.seconds(59).unwrap_or(end * 7 / 8).min(end);
+        let renew = self.seconds(58).unwrap_or(end / 2).min(rebind);
+        let mask = address(&self.option(1)).map(u32::from);
+        let prefix = match mask {
+            // A mask with holes is none.
+            Some(mask) if mask.leading_ones() + mask.trailing_zeros() == 32 => {
+                u8::try_from(mask.leading_ones()).ok()?
+            }
+            Some(_) => return None,
+            // By class, as a last resort.
+            None => match self.address.octets() {
+                [0..=127, ..] => 8,
+                [128..=191, ..] => 16,
+                _ => 24,
+            },
+        };
+        let mut routes = classless(&self.option(121));
+        if routes.is_empty() {
+            // RFC 3442: the routers count only without classless routes.
+            let router = self.addresses(3).first().copied();
+            routes.extend(router.map(|router| (Ipv4Addr::UNSPECIFIED, 0, router)));
+        }
+        let mtu: Option<[u8; 2]> = self.option(26).get(..2).and_then(|two| two.try_into().ok());
+        Some(Lease {
+            address: self.address,
+            prefix,
+            routes,
+            dns: self.addresses(6),
+            ntp: self.addresses(42),
+            domain: domain(&self.option(15)),
+            // RFC 2132: 68 is the least; below 576 nobody means it.
+            mtu: mtu.map(u16::from_be_bytes).filter(|mtu| *mtu >= 576),
+            server,
+            renew,
+            rebind,
+            end,
+        })
+    }
+}
+
+/// An option's value from all fields that hold options. One that comes in parts is joined (RFC 3396).
+fn option(fields: &[Option<&[u8]>], wanted: u8) -> Vec<u8> {
+    let mut value = Vec::new();
+    for mut rest in fields.iter().copied().flatten() {
+        loop {
+            match rest {
+                [0, tail @ ..] => rest = tail,
+                [255, ..] | [] | [_] => break,
+                [code, length, tail @ ..] => {
+                    let Some((found, after)) = tail.split_at_checked(usize::from(*length)) else {
+                        break;
+                    };
+                    if *code == wanted {
+                        value.extend_from_slice(found);
+                    }
+                    rest = after;
+                }
+            }
+        }
+    }
+    value
+}
+
+/// Routes as option 121 packs them: the prefix's length, as many bytes as it needs, the router.
+fn classless(mut rest: &[u8]) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
+    let mut routes = Vec::new();
+    while let [prefix @ 0..=32, tail @ ..] = rest {
+        let needed = usize::from(prefix.div_ceil(8));
+        let Some((significant, tail)) = tail.split_at_checked(needed) else {
+            break;
+        };
+        let Some((router, tail)) = tail.split_at_checked(4) else {
+            break;
+        };
+        let mut octets = [0; 4];
+        for (octet, byte) in octets.iter_mut().zip(significant) {
+            *octet = *byte;
+        }
+        // Bits beyond the prefix would make the kernel refuse the route.
+        let mask = u32::MAX.checked_shl(32 - u32::from(*prefix)).unwrap_or(0);
+        let destination = Ipv4Addr::from(u32::from_be_bytes(octets) & mask);
+        if let Some(router) = address(router) {
+            routes.push((destination, *prefix, router));
+        }
+        if routes.len() == MAX_LIST {
+            break;
+        }
+        rest = tail;
+    }
+    routes
+}
+
+/// A domain's name of letters, digits, `-` and `.`: it goes into a file that other programs read.
+fn domain(value: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(value).ok()?.trim_end_matches('\0');
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
+    (!text.is_empty() && text.len() <= 253 && text.bytes().all(fine)).then(|| text.to_owned())
+}
+
+fn address(four: &[u8]) -> Option<Ipv4Addr> {
+    let four: [u8; 4] = four.try_into().ok()?;
+    Some(Ipv4Addr::from(four))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+    const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 50);
+    const T0: Duration = Duration::from_secs(100);
+
+    fn at(seconds: u64) -> Duration {
+        T0 + Duration::from_secs(seconds)
+    }
+
+    fn answer(question: &[u8], kind: u8, options: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut message = question[..240].to_vec();
+        message[0] = 2;
+        message[16..20].copy_from_slice(&ADDRESS.octets());
+        for (code, value) in [(53, &[kind][..])].iter().chain(options) {
+            message.extend_from_slice(&[*code, value.len() as u8]);
+            message.extend_from_slice(value);
+        }
+        message.push(255);
+        message
+    }
+
+    const GRANT: &[(u8, &[u8])] = &[
+        (54, &[10, 0, 0, 1]),
+        (51, &[0, 0, 14, 16]),
+        (1, &[255, 255, 255, 0]),
+        (3, &[10, 0, 0, 254]),
+        (6, &[10, 0, 0, 2, 10, 0, 0, 3]),
+        (42, &[10, 0, 0, 4]),
+        (26, &[0x05, 0x78]),
+        (15, b"example.com\0"),
+    ];
+
+    fn sent(action: Option<Action>) -> Vec<u8> {
+        match action {
+            Some(Action::Broadcast(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn bound(client: &mut Client) -> Lease {
+        let discover = sent(client.due(T0));
+        let request = sent(client.arrived(T0, &answer(&discover, 2, GRANT)));
+        assert_eq!(option(&[Some(&request[240..])], 50), ADDRESS.octets());
+        assert_eq!(option(&[Some(&request[240..])], 54), SERVER.octets());
+        match client.arrived(T0, &answer(&request, 5, GRANT)) {
+            Some(Action::Bound(lease)) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_lease_is_found_asked_for_and_held() {
+        let mut client = Client::new(MAC, 7, T0);
+        let lease = bound(&mut client);
+        assert_eq!((lease.address, lease.prefix), (ADDRESS, 24));
+        assert_eq!(
+            lease.routes,
+            [(Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(10, 0, 0, 254))]
+        );
+        assert_eq!(lease.dns.len(), 2);
+        assert_eq!(lease.ntp, [Ipv4Addr::new(10, 0, 0, 4)]);
+        assert_eq!(lease.mtu, Some(1400));
+        assert_eq!(lease.domain.as_deref(), Some("example.com"));
+        assert_eq!(client.next(), at(1800));
+        assert!(client.is_bound());
+    }
+
+    #[test]
+    fn without_an_answer_it_asks_for_ever_and_every_second_time_for_a_broadcast() {
+        let mut client = Client::new(MAC, 7, T0);
+        let mut now = T0;
+        let mut waits = Vec::new();
+        for round in 0..8 {
+            let message = sent(client.due(now));
+            assert_eq!(message[10] == 0x80, round % 2 == 1, "round {round}");
+            assert!(message.len() >= 300);
+            waits.push((client.next() - now).as_secs());
+            assert_eq!(client.due(now), None);
+            now = client.next();
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 16, 16, 16]);
+    }
+
+    #[test]
+    fn a_lease_is_renewed_with_its_server_then_with_anybody_then_lost() {
+        let mut client = Client::new(MAC, 7, T0);
+        bound(&mut client);
+        let mut now = client.next();
+        let (mut unicasts, mut broadcasts) = (0, 0);
+        loop {
+            match client.due(now) {
+                Some(Action::Unicast(server, message)) => {
+                    assert_eq!(server, SERVER);
+                    assert_eq!(message[12..16], ADDRESS.octets());
+                    unicasts += 1;
+                }
+                Some(Action::Broadcast(_)) => broadcasts += 1,
+                Some(Action::Lost) => break,
+                other => panic!("{other:?}"),
+            }
+            assert!(client.next() > now);
+            now = client.next();
+        }
+        assert_eq!(now, at(3600));
+        assert!((2..10).contains(&unicasts) && (2..10).contains(&broadcasts));
+        // And begins anew.
+        assert!(!client.is_bound());
+        sent(client.due(now));
+    }
+
+    #[test]
+    fn a_renewed_lease_counts_from_its_renewal() {
+        let mut client = Client::new(MAC, 7, T0);
+        bound(&mut client);
+        let Some(Action::Unicast(_, message)) = client.due(at(1800)) else {
+            panic!("no renewal")
+        };
+        let renewed = client.arrived(at(1801), &answer(&message, 5, GRANT));
+        assert!(matches!(renewed, Some(Action::Bound(_))));
+        assert_eq!(client.next(), at(1801 + 1800));
+    }
+
+    #[test]
+    fn a_refusal_starts_anew_without_a_loop() {
+        let mut client = Client::new(MAC, 7, T0);
+        let discover = sent(client.due(T0));
+        let request = sent(client.arrived(T0, &answer(&discover, 2, GRANT)));
+        assert_eq!(client.arrived(T0, &answer(&request, 6, &GRANT[..1])), None);
+        assert!(client.next() > T0);
+        let again = sent(client.due(client.next()));
+        assert_ne!(again[4..8], discover[4..8]);
+    }
+
+    #[test]
+    fn of_two_servers_the_first_counts_and_the_others_acks_do_not() {
+        let mut client = Client::new(MAC, 7, T0);
+        let discover = sent(client.due(T0));
+        let request = sent(client.arrived(T0, &answer(&discover, 2, GRANT)));
+        let other: Vec<(u8, &[u8])> = [(54, &[10, 0, 0, 9][..])]
+            .into_iter()
+            .chain(GRANT[1..].iter().copied())
+            .collect();
+        assert_eq!(client.arrived(T0, &answer(&discover, 2, &other)), None);
+        assert_eq!(client.arrived(T0, &answer(&request, 5, &other)), None);
+        assert_eq!(client.arrived(T0, &answer(&request, 6, &other)), None);
+        assert!(matches!(
+            client.arrived(T0, &answer(&request, 5, GRANT)),
+            Some(Action::Bound(_))
+        ));
+    }
+
+    #[test]
+    fn what_is_not_for_this_machine_or_not_usable_is_passed_over() {
+        let mut client = Client::new(MAC, 7, T0);
+        let discover = sent(client.due(T0));
+        let good = answer(&discover, 2, GRANT);
+        for (at, value) in [
+            (0, 1),
+            (4, 0xff),
+            (28, 0xff),
+            (236, 0),
+            (16, 127),
+            (16, 224),
+        ] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert_eq!(client.arrived(T0, &bad), None, "{at}");
+        }
+        for options in [
+            &GRANT[1..],
+            &[(54, &[10, 0, 0, 1][..])][..],
+            &[(54, &[10, 0, 0, 1]), (51, &[0, 0, 0, 0])],
+            &[
+                (54, &[10, 0, 0, 1]),
+                (51, &[0, 0, 1, 0]),
+                (1, &[255, 0, 255, 0]),
+            ],
+        ] {
+            assert_eq!(client.arrived(T0, &answer(&discover, 2, options)), None);
+        }
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_byte_is_read_without_a_panic() {
+        let mut client = Client::new(MAC, 7, T0);
+        let discover = sent(client.due(T0));
+        let good = answer(&discover, 2, GRANT);
+        for length in 0..good.len() {
+            client.clone().arrived(T0, &good[..length]);
+        }
+        for at in 0..good.len() {
+            for value in [0, 1, 52, 121, 255] {
+                let mut bad = good.clone();
+                bad[at] = value;
+                client.clone().arrived(T0, &bad);
+            }
+        }
+        assert_eq!(client.arrived(T0, &vec![2; MAX_MESSAGE + 1]), None);
+    }
+
+    #[test]
+    fn classless_routes_replace_the_router_and_are_cleaned() {
+        let routes = classless(&[
+            0, 10, 0, 0, 254, // default
+            12, 172, 31, 10, 0, 0, 253, // 172.31/12: the bits beyond are cleared
+            32, 192, 0, 2, 1, 0, 0, 0, 0, // on the link
+            33, 1, // not a prefix
+        ]);
+        assert_eq!(routes.len(), 3);
+        assert_eq!(routes[1].0, Ipv4Addr::new(172, 16, 0, 0));
+        assert!(routes[2].2.is_unspecified());
+        assert!(classless(&[24, 10, 0]).is_empty());
+    }
+
+    #[test]
+    fn options_in_the_name_fields_and_in_parts_are_found() {
+        let mut client = Client::new(MAC, 7, T0);
+        let discover = sent(client.due(T0));
+        let mut message = answer(&discover, 2, &[(52, &[1]), (54, &[10, 0, 0, 1])]);
+        message[108..116].copy_from_slice(&[51, 2, 0, 0, 51, 2, 14, 16]);
+        message[116] = 255;
+        let request = sent(client.arrived(T0, &message));
+        assert_eq!(option(&[Some(&request[240..])], 53), [3]);
+    }
+
+    #[test]
+    fn a_domain_that_would_break_a_file_is_none() {
+        assert_eq!(domain(b"a.example\0").as_deref(), Some("a.example"));
+        assert_eq!(domain(b"a\nnameserver 6.6.6.6"), None);
+        assert_eq!(domain(b""), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! Loads modules: for the hardware that is there when the machine starts, for what appears later, and for
+//! what the kernel asks for by name (as /sbin/modprobe).
+//!
+//! A module's file is handed to the kernel as it is. One that is still compressed works where the kernel unpacks
+//! by itself (CONFIG_MODULE_DECOMPRESS, from 5.17 on, zstd from 6.2 on); our images hold them unpacked.
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+
+use crate::edge::Uevents;
+use crate::modules::{Aliases, Dependencies, MAX_BYTES, SoftDependencies, canonical, name_of};
+use crate::say;
+
+/// MODULE_INIT_COMPRESSED_FILE of linux/module.h.
+const COMPRESSED: i32 = 4;
+/// How deep wishes of wishes are followed.
+const MAX_DEPTH: u8 = 8;
+
+/// The modules of the running kernel.
+pub struct Loader {
+    directory: PathBuf,
+    dependencies: Dependencies,
+    aliases: Aliases,
+    soft: SoftDependencies,
+    tried: BTreeSet<String>,
+}
+
+impl Loader {
+    /// # Errors
+    /// The image has no modules for this kernel, or depmod's files are damaged: one sentence.
+    pub fn open() -> Result<Self, String> {
+        let release = rustix::system::uname();
+        let release = release.release().to_string_lossy();
+        let directory = PathBuf::from(format!("/lib/modules/{release}"));
+        let read = |name: &str| -> Result<Vec<u8>, String> {
+            let path = directory.join(name);
+            let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+            let size = fs::metadata(&path).map_err(failed)?.len();
+            if size > MAX_BYTES as u64 {
+                return Err(format!("{} is larger than any kernel's", path.display()));
+            }
+            fs::read(&path).map_err(failed)
+        };
+        let dependencies = read("modules.dep").map_err(|error| {
+            format!("this image has no modules for the kernel {release}, so hardware may stay unseen: {error}")
+        })?;
+        let said = |error: crate::modules::ModulesError| error.to_string();
+        Ok(Self {
+            dependencies: Dependencies::parse(&dependencies).map_err(said)?,
+            aliases: Aliases::parse(&read("modules.alias")?).map_err(said)?,
+            soft: SoftDependencies::parse(&read("modules.softdep").unwrap_or_default())
+                .map_err(said)?,
+            directory,
+            tried: BTreeSet::new(),
+        })
+    }
+
+    /// Loads what the devices that are there ask for, until no device appears any more. Says how many.
+    pub fn coldplug(&mut self) -> usize {
+        let mut seen = BTreeSet::new();
+        let before = self.tried.len();
+        // A controller's driver brings its devices, and those their own drivers: buses are not deeper than this.
+        for _ in 0..8 {
+            let new: Vec<String> = modaliases()
+                .into_iter()
+                .filter(|alias| seen.insert(alias.clone()))
+                .collect();
+            if new.is_empty() {
+                break;
+            }
+            for alias in new {
+                self.matching(&alias);
+            }
+        }
+        self.tried.len() - before
+    }
+
+    /// Loads what a device's modalias asks for.
+    pub fn matching(&mut self, alias: &str) -> bool {
+        let names: Vec<String> = self.aliases.matching(alias).map(str::to_owned).collect();
+        let mut any = false;
+        for name in names {
+            any |= self.load(&name, 0);
+        }
+        any
+    }
+
+    /// Loads a module by its name, or by what the kernel calls it.
+    pub fn named(&mut self, name: &str) -> bool {
+        match self.dependencies.path(name) {
+            Some(_) => self.load(name, 0),
+            None => self.matching(name),
+        }
+    }
+
+    fn load(&mut self, name: &str, depth: u8) -> bool {
+        let name = canonical(name);
+        if depth > MAX_DEPTH || self.dependencies.path(&name).is_none() {
+            return false;
+        }
+        if !self.tried.insert(name.clone()) {
+            return true;
+        }
+        let wishes = |soft: &SoftDependencies, before| -> Vec<String> {
+            soft.wishes(&name, before).map(str::to_owned).collect()
+        };
+        for wish in wishes(&self.soft, true) {
+            self.load(&wish, depth + 1);
+        }
+        let order: Vec<String> = match self.dependencies.order(&name) {
+            Ok(order) => order.into_iter().map(str::to_owned).collect(),
+            Err(error) => {
+                say(&error.to_string());
+                return false;
+            }
+        };
+        for path in order {
+            let part = name_of(&path);
+            if part != name && !self.tried.insert(part) {
+                continue;
+            }
+            if let Err(error) = self.insert(&path) {
+                say(&format!("the module {path} does not load: {error}"));
+                return false;
+            }
+        }
+        for wish in wishes(&self.soft, false) {
+            self.load(&wish, depth + 1);
+        }
+        true
+    }
+
+    fn insert(&self, path: &str) -> io::Result<()> {
+        let file = File::open(self.directory.join(path))?;
+        let flags = if path.ends_with(".ko") { 0 } else { COMPRESSED };
+        match rustix::system::finit_module(&file, c"", flags) {
+            // No such device: a driver that looks for its hardware itself and found none.
+            Ok(()) | Err(rustix::io::Errno::EXIST | rustix::io::Errno::NODEV) => Ok(()),
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) if flags != 0 => {
+                Err(io::Error::other(
+                    "this kernel cannot unpack it: build the image with modules unpacked",
+                ))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What every device of every bus asks for.
+fn modaliases() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    for bus in entries(PathBuf::from("/sys/bus")) {
+        for device in entries(bus.path().join("devices")) {
+            if let Ok(alias) = fs::read_to_string(device.path().join("modalias")) {
+                let alias = alias.trim_end();
+                if !alias.is_empty() {
+                    found.insert(alias.to_owned());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// `init modules`: coldplug, then everything that appears, for as long as the machine runs.
+pub fn run() -> Result<(), String> {
+    // Listening begins first, so that nothing is missed in between.
+    let uevents =
+        Uevents::open().map_err(|error| format!("cannot hear of new devices: {error}"))?;
+    let mut loader = Loader::open()?;
+    let loaded = loader.coldplug();
+    say(&format!(
+        "{loaded} modules loaded for the hardware that is here"
+    ));
+    if let Some(complaint) = crate::mounts::firmware() {
+        say(&complaint);
+    }
+    let mut buffer = vec![0; 8192];
+    loop {
+        match uevents.next(&mut buffer) {
+            Ok(event) => {
+                let mut parts = event.split(|byte| *byte == 0);
+                if let Some(alias) = parts.find_map(|part| part.strip_prefix(b"MODALIAS=")) {
+                    loader.matching(&String::from_utf8_lossy(alias));
+                }
+            }
+            // Announcements were lost: look at everything again.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                loader.coldplug();
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("cannot hear of new devices: {error}")),
+        }
+    }
+}
+
+/// `/sbin/modprobe`, as the kernel runs it: `modprobe -q -- NAME`.
+pub fn modprobe(arguments: impl Iterator<Item = String>) -> Result<(), String> {
+    let mut loader = Loader::open()?;
+    for name in arguments.filter(|argument| !argument.starts_with('-')) {
+        if !loader.named(&name) {
+            return Err(format!("no module answers to {name}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+"""A machine of QEMU's: booted from a kernel and an image, watched over its serial lines, ended by its pid.
+
+Everything is emulated (accel=tcg), so that it runs where machines cannot be virtualised.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from lab import clean_env, wait_for
+
+
+class Machine:
+    """One guest. `log` is what it said on ttyS0, `debug` what it said on ttyS1."""
+
+    def __init__(self, directory, kernel, image, cmdline, *more, memory=512, processors=1):
+        directory.mkdir(parents=True, exist_ok=True)
+        self.dir = directory
+        self.log = directory / "console.log"
+        self.debug = directory / "debug.log"
+        self.log.touch()
+        self.process = None
+        self.command = [
+            "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", str(memory), "-smp", str(processors),
+            "-display", "none", "-nodefaults", "-no-user-config", "-vga", "std",
+            # A host that is busy starves the guest for moments, in which its clock seems not to tick.
+            "-kernel", str(kernel), "-initrd", str(image), "-append", f"no_timer_check random.trust_cpu=on {cmdline}",
+            "-chardev", f"file,id=s0,path={self.log},append=on", "-serial", "chardev:s0",
+            "-chardev", f"socket,id=s1,path={directory}/s1,server=on,wait=off,logfile={self.debug}",
+            "-serial", "chardev:s1",
+            "-qmp", f"unix:{directory}/qmp,server=on,wait=off", *more]
+
+    def start(self):
+        with open(self.dir / "qemu.log", "ab") as out:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean_env())
+        return self
+
+    def kill(self):
+        """As if the power went."""
+        if self.process:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process.wait()
+
+    def output(self, log=None):
+        return (log or self.log).read_text(errors="replace").replace("\r", "")
+
+    def wait_for(self, pattern, seconds=150.0, log=None, after=0):
+        """Waits until the console matches; returns the match. A guest that dies, or the time, fails the test."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = re.compile(pattern, re.M).search(self.output(log), after)
+            if found:
+                return found
+            if self.process.poll() is not None:
+                pytest.fail(f"the guest ended while waiting for {pattern!r}:\n"
+                            f"{(self.dir / 'qemu.log').read_text()}\n{self.output(log)[-3000:]}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {seconds:.0f} s for {pattern!r} on the console:\n{self.output(log)[-4000:]}")
+            time.sleep(0.1)
+
+    def qmp(self, command, **arguments):
+        """One command of QEMU's monitor."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.settimeout(20)
+            wait_for("qemu's monitor", lambda: monitor.connect_ex(str(self.dir / "qmp")) == 0)
+            lines = monitor.makefile("rw")
+            lines.readline()
+            for order in ({"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}):
+                lines.write(json.dumps(order))
+                lines.flush()
+                while True:
+                    answer = json.loads(lines.readline())
+                    if "error" in answer:
+                        pytest.fail(f"qemu: {command}: {answer['error']}")
+                    if "return" in answer:
+                        break
+            return answer["return"]
+
+    def shell(self):
+        """The shell on ttyS1, if the guest has one there."""
+        return Shell(self)
+
+
+class Shell:
+    """Runs commands on a guest's second serial line."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(machine.dir / "s1"))
+        # What nobody reads would stop the guest's line; the log has it.
+        threading.Thread(target=self.drain, daemon=True).start()
+        self.count = 0
+
+    def drain(self):
+        with contextlib.suppress(OSError):
+            while self.socket.recv(65536):
+                pass
+
+    def run(self, command, seconds=30.0):
+        """The command's output."""
+        self.count += 1
+        mark = f"done-{self.count}"
+        before = len(self.machine.output(self.machine.debug))
+        # The mark in two parts: the terminal echoes the command, which must not be taken for its end.
+        self.socket.sendall(f"{command}; echo {mark[:2]}''{mark[2:]}\n".encode())
+        found = self.machine.wait_for(f"^{mark}$", seconds, self.machine.debug, before)
+        text = self.machine.output(self.machine.debug)[before:found.start()]
+        return text.split("\n", 1)[-1]
+
+
+def user_network(name, mac, *more, options=""):
+    """A NIC on QEMU's own network: its DHCP server gives 10.0.2.15, the host is 10.0.2.2."""
+    return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"virtio-net-pci,netdev={name},mac={mac},romfile=", *more])]
+
+
+def silent_network(name, mac):
+    """A NIC on a network where nobody answers."""
+    return ["-netdev", f"hubport,id={name},hubid=9", "-device", f"virtio-net-pci,netdev={name},mac={mac},romfile="]
