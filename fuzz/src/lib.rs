@@ -8,6 +8,7 @@
 pub mod base64;
 pub mod certificate;
 pub mod cmdline;
+pub mod command;
 pub mod config;
 pub mod cpio;
 pub mod csr;
@@ -68,7 +69,7 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 certificate cmdline config cpio csr dhcp elf envelope grpc_client grpc_frames grpc_server
-    grpc_status http_answer http_request identity join_answer join_token journal json jwk
-    machine_texts modules netlink pem private_key proto spki toml trust_bundle url vpd wellknown
+    base64 certificate cmdline command config cpio csr dhcp elf envelope grpc_client grpc_frames
+    grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
+    jwk machine_texts modules netlink pem private_key proto spki toml trust_bundle url vpd wellknown
 }

@@ -241,8 +241,6 @@ impl Engine {
                 }
             }
             Err(error) => {
-                let failures = self.retry.map_or(0, |(failures, _)| failures);
-                let wait = RETRY.0.saturating_mul(1 << failures.min(6)).min(RETRY.1);
                 log::event(
                     Level::Error,
                     "command.not_stored",
@@ -250,13 +248,11 @@ impl Engine {
                         ("command", Value::Shown(&plan.id)),
                         ("state", Value::Text(state(&plan))),
                         ("error", Value::Chain(&error)),
-                        (
-                            "again_ms",
-                            Value::Number(u64::try_from(wait.as_millis()).unwrap_or(0)),
-                        ),
                     ],
                 );
                 if self.ledger.not_stored(plan) {
+                    let failures = self.retry.map_or(0, |(failures, _)| failures);
+                    let wait = RETRY.0.saturating_mul(1 << failures.min(6)).min(RETRY.1);
                     self.retry = Some((failures + 1, Instant::now() + wait));
                 }
             }

@@ -5,7 +5,7 @@
 //! name stands behind `--unit=`, and only characters that units have are let through. A file is opened
 //! beneath its directory, so that no path and no symlink leads out, and only a regular file is read.
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::kinds::{decode, explained};
@@ -69,7 +69,7 @@ impl Collect {
         let mut spool = context.outputs.begin(context.id, self.max)?;
         let cut = match &self.source {
             Source::Journalctl(arguments) => journalctl(arguments, &mut spool, context),
-            Source::File(path) => file(Path::new(DIRECTORY), path, self.max, &mut spool, context),
+            Source::File(path) => file(&directory(), path, self.max, &mut spool, context),
         };
         let cut = match cut {
             Ok(cut) => cut,
@@ -176,6 +176,15 @@ fn journalctl(
         let message = format!("journalctl: {}: {}", ended.status, ended.complaint);
         Err(Failure::new("CollectFailed", message))
     }
+}
+
+/// Where files are; a test's machine has its own.
+fn directory() -> PathBuf {
+    #[cfg(feature = "fakehw")]
+    if let Some(directory) = std::env::var_os("BCD_FAKEHW_LOGS") {
+        return directory.into();
+    }
+    DIRECTORY.into()
 }
 
 /// The last `max` bytes of the file; whether there were more.

@@ -34,13 +34,13 @@ pub use engine::{Clocks, Engine, Parts};
 
 mod engine;
 mod id;
-mod kinds;
+pub mod kinds;
 mod ledger;
 mod logs;
 mod machine;
 mod outputs;
 mod reboot;
-mod record;
+pub mod record;
 mod work;
 
 /// The most that one `OutputRequest` is answered with.
