@@ -106,12 +106,18 @@ say bcd node --config "$config"
 node=$!
 await "the node to be connected" "$node" reached connected
 
+node_id=$(list | grep -oE 'node_[0-9a-z]{26}' | head -n 1)
+say better-compute commands run "$node_id" node.facts --wait --dir "$dev"
+timeout 60 "$better_compute" commands run "$node_id" node.facts --wait --dir "$dev" 2>&1 | cut -c 1-160 || fail "the command did not succeed"
+
 cat <<NEXT
 
-The node is connected. Try in another terminal:
+The node is connected, and did what it was asked. Try in another terminal:
 
   export BETTER_COMPUTE_DIR=$dev
-  $better_compute nodes list
+  $better_compute nodes watch
+  $better_compute commands run $node_id logs.collect --param unit=ssh.service --wait
+  $better_compute events $node_id
   $better_compute tokens create --pool demo --site dev --ttl 10m
   $better_compute tokens list
   $bcd join --config $config      # answers "already joined as ..."

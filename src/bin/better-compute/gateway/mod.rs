@@ -73,6 +73,9 @@ pub struct Gateway {
 struct Live {
     session_id: String,
     orders: rt::channel::Sender<Order>,
+    /// Whether it has been told to look and has not done so yet: however often that is said, the queue
+    /// keeps its room for what ends the session.
+    looks: Rc<Cell<bool>>,
 }
 
 impl Gateway {
@@ -98,9 +101,11 @@ impl Gateway {
 
     /// The records owe this node something new: its session, if it has one, looks for it.
     pub fn look(&self, node_id: &str) {
-        if let Some(live) = self.live.borrow().get(node_id) {
-            // A full queue holds one of these already, or what ends the session.
-            let _ = live.orders.try_send(Order::Look);
+        if let Some(live) = self.live.borrow().get(node_id)
+            && !live.looks.get()
+            && live.orders.try_send(Order::Look).is_ok()
+        {
+            live.looks.set(true);
         }
         self.news.ring();
     }

@@ -102,7 +102,7 @@ mod tests {
         for (node, payload) in [("node_000", &b"own"[..]), ("node_249", b"former")] {
             let (_, envelope) = fleet.service.store.newer_spec(node, 2).unwrap().unwrap();
             let envelope = Envelope::decode(&envelope).unwrap();
-            let verified = verify_pinned(&envelope, Purpose::NodeSpec, &[pin.clone()]).unwrap();
+            let verified = verify_pinned(&envelope, Purpose::NodeSpec, &[pin]).unwrap();
             assert_eq!(verified, payload);
         }
     }

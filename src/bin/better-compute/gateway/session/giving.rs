@@ -9,8 +9,8 @@ use bcd::rt;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::Status;
 
+use super::dialogue::{STORE_AGAIN, Session};
 use super::fetch::{Next, Step, release};
-use super::{STORE_AGAIN, Session};
 use crate::registry::{Answer, Given, Owed, RegistryError};
 use crate::store::Kept;
 
