@@ -166,6 +166,27 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         Poll::Ready(Ok(read > 0))
     }
 
+    /// Writes what waits, as [`poll_drain`](Self::poll_drain). A peer that refuses this side's certificate
+    /// says so by an alert and closes: what is still to be written then fails, and the alert, read or
+    /// not, is the better error.
+    fn poll_drain_or_alert(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let failed = match ready!(self.poll_drain(cx)) {
+            Ok(()) => return Poll::Ready(Ok(())),
+            Err(error) => error,
+        };
+        // A few records at most stand before it.
+        for _ in 0..8 {
+            match self.poll_fill(cx) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Err(TlsError::Refused(error))) => {
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+                }
+                _ => break,
+            }
+        }
+        Poll::Ready(Err(failed))
+    }
+
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TlsError>> {
         while self.tls.is_handshaking() {
             if self.tls.wants_write() {
@@ -299,13 +320,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
             if written > 0 || buf.is_empty() {
                 return Poll::Ready(Ok(written));
             }
-            ready!(this.poll_drain(cx))?;
+            ready!(this.poll_drain_or_alert(cx))?;
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_drain(cx))?;
+        ready!(this.poll_drain_or_alert(cx))?;
         Pin::new(&mut this.io).poll_flush(cx)
     }
 

@@ -185,6 +185,38 @@ fn a_client_without_a_certificate_hears_that_one_is_needed() {
 }
 
 #[test]
+fn a_client_that_goes_on_writing_hears_why_it_was_refused_too() {
+    block_on(async {
+        let (client_config, server_config) = configs(true);
+        for _ in 0..20 {
+            let (client, server) = pair().await;
+            let server = spawn(tls::server(server, server_config.clone(), WAIT));
+            let name = ServerName::try_from("localhost").unwrap();
+            let mut client = tls::client(client, client_config.clone(), name, WAIT)
+                .await
+                .unwrap();
+            assert!(server.await.unwrap().is_err());
+            // The server has closed by now: the first write is answered by a reset, the second fails.
+            let mut failed = None;
+            for _ in 0..100 {
+                let written = async {
+                    client.write_all(b"hello").await?;
+                    client.flush().await
+                };
+                if let Err(error) = written.await {
+                    failed = Some(error);
+                    break;
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+            let error = failed.unwrap();
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+            assert!(error.to_string().contains("CertificateRequired"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn bytes_that_are_no_tls_are_refused() {
     block_on(async {
         let (_, server_config) = configs(false);
