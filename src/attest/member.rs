@@ -24,7 +24,7 @@ use crate::crypto::pin::Pin;
 use crate::identity::record::Identity;
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust, TrustError};
-use crate::proto::{Envelope, Message, ServerTime};
+use crate::proto::{Envelope, Message, ServerTime, TrustBundle};
 use crate::rt::{self, BlockingError};
 use crate::sys::log::{self, Level, Value};
 use crate::sys::utc::Utc;
@@ -242,7 +242,9 @@ impl Member {
     }
 
     fn told_time(&self, time_ms: u64) {
-        self.0.told.set(Some((clock::monotonic(), time_ms)));
+        let held_ms = self.0.told.get().map(|_| self.now_ms());
+        let now_ms = best_guess(time_ms, clock::wall_ms(), held_ms);
+        self.0.told.set(Some((clock::monotonic(), now_ms)));
         // Never past the end of our own certificate: a control plane with a mad clock must not be able
         // to make everything look expired for good.
         let time_ms = time_ms.min(milliseconds(self.valid_s().1));
@@ -361,7 +363,7 @@ impl Member {
             .locked(move |store, mut identity| {
                 identity.certificate_chain = chain;
                 // What the session took meanwhile stays.
-                if kept.version() > version_on_disk(&identity, &kept) {
+                if kept.version() > version_on_disk(&identity) {
                     identity.set_trust(&kept);
                 }
                 identity.server_time_ms = identity.server_time_ms.max(time_ms);
@@ -430,12 +432,17 @@ impl Member {
     }
 }
 
-/// The version of the bundle in an identity, by the links of `known` that it has; 0: none of them.
-fn version_on_disk(identity: &Identity, known: &Trust) -> u64 {
-    use crate::proto::TrustBundle;
-    if identity.trust_bundle.is_empty() || known.version() == 0 {
-        return 0;
-    }
+/// What time it is, by a signed time that has just come: it may have been signed a minute ago, and when
+/// the host's clock says no more than that, the host's clock is right. Never earlier than was guessed.
+fn best_guess(signed_ms: u64, wall_ms: u64, held_ms: Option<u64>) -> u64 {
+    const OLDEST_MS: u64 = 60_000;
+    let credible = (signed_ms..=signed_ms.saturating_add(OLDEST_MS)).contains(&wall_ms);
+    let now_ms = if credible { wall_ms } else { signed_ms };
+    now_ms.max(held_ms.unwrap_or(0))
+}
+
+/// The version of the bundle that an identity holds, not verified; 0: none.
+fn version_on_disk(identity: &Identity) -> u64 {
     envelope::from_json(identity.trust_bundle.as_bytes())
         .ok()
         .and_then(|envelope| TrustBundle::decode(&envelope.payload).ok())
@@ -523,6 +530,31 @@ impl std::error::Error for KeepError {
             Self::Store(error) => error.source(),
             Self::NotOurs => None,
             Self::Thread(error) => error.source(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::best_guess;
+
+    #[test]
+    fn a_signed_time_of_a_minute_ago_does_not_set_the_clock_back() {
+        let signed = 1_795_000_000_000;
+        for (wall, held, now) in [
+            // A right clock; one that is a minute ahead, or a day; one that stands in the past.
+            (signed + 5_000, None, signed + 5_000),
+            (signed + 60_000, None, signed + 60_000),
+            (signed + 60_001, None, signed),
+            (signed + 86_400_000, None, signed),
+            (0, None, signed),
+            // What was known before is later.
+            (0, Some(signed + 20_000), signed + 20_000),
+            (signed + 5_000, Some(signed + 20_000), signed + 20_000),
+            (signed + 30_000, Some(signed + 20_000), signed + 30_000),
+            (0, Some(signed - 20_000), signed),
+        ] {
+            assert_eq!(best_guess(signed, wall, held), now, "{wall} {held:?}");
         }
     }
 }
