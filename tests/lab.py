@@ -153,10 +153,11 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def running(better_compute, directory):
-    """A fresh control plane in `directory`, killed at the end."""
+def running(better_compute, directory, *flags):
+    """A fresh control plane in `directory`, killed at the end; `flags` are of `better-compute dev`."""
     directory.mkdir()
     control_plane = ControlPlane(better_compute, directory)
+    control_plane.flags = (*control_plane.flags, *flags)
     try:
         yield control_plane.start()
     finally:
