@@ -30,6 +30,8 @@ pub mod jwk;
 pub mod machine_texts;
 pub mod modules;
 pub mod netlink;
+pub mod node_spec;
+pub mod outbox;
 pub mod pem;
 pub mod private_key;
 pub mod proto;
@@ -71,5 +73,6 @@ macro_rules! targets {
 targets! {
     base64 certificate cmdline command config cpio csr dhcp elf envelope grpc_client grpc_frames
     grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
-    jwk machine_texts modules netlink pem private_key proto spki toml trust_bundle url vpd wellknown
+    jwk machine_texts modules netlink node_spec outbox pem private_key proto spki toml trust_bundle url vpd
+    wellknown
 }

@@ -149,7 +149,8 @@ macro_rules! brief {
 brief! {
     base64 certificate cmdline command config cpio csr dhcp elf envelope grpc_client grpc_frames
     grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
-    jwk machine_texts modules netlink pem private_key proto spki toml trust_bundle url vpd wellknown
+    jwk machine_texts modules netlink node_spec outbox pem private_key proto spki toml trust_bundle url vpd
+    wellknown
 }
 
 fn names(listed: impl IntoIterator<Item = impl Into<String>>) -> BTreeSet<String> {

@@ -35,8 +35,8 @@ mod live;
 mod live_tests;
 mod machine;
 mod open;
-mod outbox;
-mod spec;
+pub mod outbox;
+pub mod spec;
 mod work;
 
 pub use duties::{About, Duties, Frames, Signed, Terms};
@@ -157,6 +157,9 @@ pub async fn run<D: Duties + 'static>(
                 }
             },
         };
+        if failed.as_ref().is_some_and(SessionError::is_alert) {
+            holder.member.not_accepted();
+        }
         let action;
         (state, action) = next(state, event);
         match action {
@@ -196,9 +199,6 @@ pub async fn run<D: Duties + 'static>(
                     }
                     Some(error) => said(error, wait),
                     None => {}
-                }
-                if failed.as_ref().is_some_and(SessionError::is_alert) {
-                    holder.member.not_accepted();
                 }
                 holder.held = None;
             }

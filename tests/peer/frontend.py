@@ -112,6 +112,10 @@ class Frontend:
     def spoil_next_answer(self, fault: str) -> None:
         self._wire_fault.append(fault)
 
+    def inject(self, data: bytes) -> None:
+        """Sends bytes to every node, between two frames of the real gateway."""
+        self._loop.call_soon_threadsafe(lambda: [writer.write(data) for writer in list(self._open)])
+
     def drop_connections(self) -> None:
         """Resets every open connection, as a crashed gateway would."""
         self._call(self._drop())

@@ -1,5 +1,6 @@
 """bcd holds a session against the peer, and survives what the peer does in it."""
 
+import re
 import time
 
 import grpc
@@ -181,3 +182,25 @@ def test_a_gateway_that_comes_back_is_found(peer, machine):
     peer.faults.connections = ["close", "reset"]
     machine.start()
     peer.wait_session()
+
+
+def http2(kind: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + stream.to_bytes(4, "big") + payload
+
+
+def test_a_goaway_moves_the_session(peer, node):
+    first = peer.sessions[-1]
+    peer.frontend.inject(http2(7, 0, (2**31 - 1).to_bytes(4, "big") + bytes(4)))
+    second = peer.wait_session(2)
+    peer.wait_for(lambda: first.ended, what="the old session to end")
+    peer.wait_for(lambda: len(second.heartbeats) >= 2, what="the new session to go on")
+    assert "GOAWAY" in node.wait_log("session.leaving")
+    assert "session.lost" not in node.log.read_text()
+
+
+@pytest.mark.parametrize("code, word", [(0, "error"), (2, "INTERNAL|internal"), (8, "cancel|CANCEL|no longer needed")])
+def test_a_reset_stream_is_said_and_opened_again(peer, node, code, word):
+    peer.frontend.inject(http2(3, 1, code.to_bytes(4, "big")))
+    peer.wait_session(2)
+    (line,) = [line for line in node.wait_log("session.lost").splitlines() if "session.lost" in line]
+    assert re.search(word, line), line
