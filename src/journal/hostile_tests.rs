@@ -513,6 +513,115 @@ fn a_full_disk_refuses_new_work_takes_results_and_is_over_when_there_is_space() 
 }
 
 #[test]
+fn a_read_only_filesystem_is_said_at_open_and_can_still_be_looked_at() {
+    let path = tests::scratch("read-only");
+    if !tests::mount_tmpfs(&path, "size=4m") {
+        println!("not tried: no mount is permitted here");
+        return;
+    }
+    let dir = Dir::open(&path).unwrap();
+    let refused = || {
+        let error = opened(|| Writer::open_tuned(&dir, NODE, SMALL))
+            .err()
+            .unwrap();
+        let OpenError::File(file) = &error else {
+            panic!("{error}");
+        };
+        assert!(file.is_read_only());
+        assert!(error.remedy().unwrap().contains("remount it writable"));
+    };
+    let (mut writer, _) = open(&dir);
+    writer.append(&[vec![put("a", "1")]]).remove(0).unwrap();
+    drop(writer);
+    tests::remount_read_only(&path);
+    refused();
+    let View::Readable(seen) = view(&dir, NAME, 1).unwrap() else {
+        panic!("not readable");
+    };
+    assert!(seen.damage.is_none() && seen.key_count() == 1);
+}
+
+#[test]
+fn the_file_stays_below_its_cap_while_nobody_acknowledges() {
+    QUIET.set(true);
+    let limits = Limits {
+        max_bytes: 256 << 10,
+        max_events: 10_000,
+    };
+    let dir = room();
+    let (mut writer, _) = opened(|| Writer::open(&dir, NODE, limits)).unwrap();
+    let text = "x".repeat(1000);
+    let mut results = 0;
+    for number in 0..3000 {
+        let class = match number % 8 {
+            0 if number < 800 => Class::Result,
+            1 | 2 => Class::Status,
+            _ => Class::Telemetry,
+        };
+        results += usize::from(class == Class::Result);
+        writer
+            .append(&[vec![event(class, &text)]])
+            .remove(0)
+            .unwrap();
+        writer.tidy();
+        let length = std::fs::metadata(dir.join(NAME)).unwrap().len();
+        assert!(
+            length <= (256 + 8 + 16 + 32) << 10,
+            "{length} after {number}"
+        );
+    }
+    let status = writer.status();
+    assert!(
+        status.dropped > 2000 && status.compactions < 100,
+        "{status:?}"
+    );
+    let stored = writer.read(0, usize::MAX).unwrap();
+    let dropped = |stored: &&Stored| stored.body != text.as_bytes();
+    let told: u64 = stored
+        .iter()
+        .filter(dropped)
+        .map(|stored| {
+            let Ok(Event {
+                body: Some(EventBody::EventsDropped(gap)),
+                ..
+            }) = Event::decode(&stored.body)
+            else {
+                panic!("{stored:?}");
+            };
+            gap.count
+        })
+        .sum();
+    assert_eq!(told, status.dropped);
+    let kept = stored.len() - stored.iter().filter(dropped).count();
+    assert_eq!(kept as u64 + told, 3000);
+    assert!(kept >= results);
+    // Results alone fill it; then new ones find the stretch beyond the cap, and at last no room.
+    let mut more = 0;
+    let full = loop {
+        match writer
+            .append(&[vec![event(Class::Result, &text)]])
+            .remove(0)
+        {
+            Ok(_) => more += 1,
+            Err(error) => break error,
+        }
+        assert!(more < 400);
+    };
+    assert!(matches!(full, JournalError::Full));
+    assert!(more > 100, "{more}");
+    let refused = writer.append(&[vec![put("cmd_new", "running")]]).remove(0);
+    assert!(matches!(refused, Err(JournalError::Full)));
+    // An acknowledgement makes room.
+    writer.ack(writer.status().position);
+    writer
+        .append(&[vec![put("cmd_new", "running")]])
+        .remove(0)
+        .unwrap();
+    writer.tidy();
+    assert!(writer.status().live_bytes < 1000);
+}
+
+#[test]
 fn a_disk_that_turns_read_only_is_reported_and_left_behind() {
     QUIET.set(true);
     let dir = room();

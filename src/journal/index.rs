@@ -58,6 +58,8 @@ impl Slot {
 pub struct Range {
     pub first: u64,
     pub last: u64,
+    /// How many of them were not dropped before.
+    pub anew: u64,
 }
 
 #[derive(Debug, Default)]
@@ -240,28 +242,24 @@ impl Index {
     /// The runs of `gone` slots in which something is dropped anew.
     fn ranges(&self, gone: &[bool]) -> Vec<Range> {
         let mut ranges = Vec::new();
-        let mut run: Option<(Range, bool)> = None;
+        let mut run: Option<Range> = None;
         let mut before = self.acked;
+        let mut end = |run: Option<Range>| ranges.extend(run.filter(|range| range.anew > 0));
         for (slot, gone) in self.slots.iter().zip(gone) {
             if *gone {
-                let anew = slot.holds != Holds::Dropped;
-                let (range, any) = run.get_or_insert((
-                    Range {
-                        first: before + 1,
-                        last: 0,
-                    },
-                    false,
-                ));
+                let range = run.get_or_insert(Range {
+                    first: before + 1,
+                    last: 0,
+                    anew: 0,
+                });
                 range.last = slot.sequence;
-                *any |= anew;
-            } else if let Some((range, true)) = run.take() {
-                ranges.push(range);
+                range.anew += u64::from(slot.holds != Holds::Dropped);
+            } else {
+                end(run.take());
             }
             before = slot.sequence;
         }
-        if let Some((range, true)) = run {
-            ranges.push(range);
-        }
+        end(run);
         ranges
     }
 
@@ -327,5 +325,120 @@ impl Index {
         let freed = former.map_or(0, Place::total);
         self.live = self.live.saturating_sub(freed);
         self.keyed = self.keyed.saturating_sub(freed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An index of events of these classes (r, s, t), numbered from 1.
+    fn index(classes: &str) -> Index {
+        let mut index = Index::default();
+        for (number, class) in (1..).zip(classes.chars()) {
+            let class = match class {
+                'r' => Class::Result,
+                's' => Class::Status,
+                _ => Class::Telemetry,
+            };
+            index.apply(&record(number, Content::Event(class))).unwrap();
+        }
+        index
+    }
+
+    fn record(sequence: u64, content: Content) -> Record {
+        Record {
+            offset: 8192 + sequence * 64,
+            length: 100,
+            first: true,
+            last: true,
+            durable_to: 8192,
+            sequence,
+            content,
+        }
+    }
+
+    fn drop_down_to(index: &mut Index, events: usize) -> Vec<(u64, u64)> {
+        let ranges = index.to_drop(events, u64::MAX);
+        for range in &ranges {
+            let content = Content::Dropped {
+                time_ms: 0,
+                first: range.first,
+                count: range.last - range.first + 1,
+            };
+            index.apply(&record(range.last, content)).unwrap();
+        }
+        ranges
+            .iter()
+            .map(|range| (range.first, range.last))
+            .collect()
+    }
+
+    #[test]
+    fn the_oldest_telemetry_goes_first_then_the_oldest_statuses_and_never_a_result() {
+        for (classes, down_to, dropped) in [
+            ("ttttt", 3, vec![(1, 3)]),
+            ("sttts", 3, vec![(2, 4)]),
+            ("stststst", 6, vec![(1, 4), (6, 6), (8, 8)]),
+            ("ssss", 2, vec![(1, 3)]),
+            ("rstrst", 4, vec![(2, 3), (5, 6)]),
+            ("rrrr", 1, vec![]),
+            ("ttt", 3, vec![]),
+            // One alone between two others makes no room, but may on the way to more.
+            ("rtr", 2, vec![(2, 2)]),
+        ] {
+            let mut index = index(classes);
+            assert_eq!(drop_down_to(&mut index, down_to), dropped, "{classes}");
+            let results = classes.matches('r').count();
+            let kept = |slot: &&Slot| slot.holds == Holds::Event(Class::Result);
+            assert_eq!(index.slots.iter().filter(kept).count(), results);
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one_range_also_with_what_was_dropped_before() {
+        let mut index = index("tttsttr");
+        assert_eq!(drop_down_to(&mut index, 5), [(1, 3)]);
+        assert_eq!(drop_down_to(&mut index, 3), [(1, 6)]);
+        let left: Vec<(u64, u64)> = index
+            .after(0)
+            .map(|(first, slot)| (first, slot.sequence))
+            .collect();
+        assert_eq!(left, [(1, 6), (7, 7)]);
+        // Nothing anew, nothing to say.
+        assert_eq!(drop_down_to(&mut index, 1), []);
+    }
+
+    #[test]
+    fn an_acknowledgement_within_a_dropped_range_leaves_the_rest_of_it() {
+        let mut index = index("ttttr");
+        assert_eq!(drop_down_to(&mut index, 2), [(1, 4)]);
+        index.ack(2);
+        let left: Vec<(u64, u64)> = index
+            .after(2)
+            .map(|(first, slot)| (first, slot.sequence))
+            .collect();
+        assert_eq!(left, [(3, 4), (5, 5)]);
+        index.ack(99);
+        assert_eq!((index.acked, index.events(), index.live()), (5, 0, 0));
+    }
+
+    #[test]
+    fn live_bytes_are_those_of_what_is_needed() {
+        let mut index = index("rst");
+        let one = total(100) as u64;
+        assert_eq!(index.live(), 3 * one);
+        let key = |key: &str| (Kind::Mark, key.to_owned());
+        for name in ["a", "a", "b"] {
+            let (kind, key) = key(name);
+            index.apply(&record(3, Content::Put(kind, key))).unwrap();
+        }
+        assert_eq!((index.live(), index.keyed()), (5 * one, 2 * one));
+        let (kind, name) = key("a");
+        index
+            .apply(&record(3, Content::Delete(kind, name)))
+            .unwrap();
+        index.ack(2);
+        assert_eq!((index.live(), index.keyed()), (2 * one, one));
     }
 }

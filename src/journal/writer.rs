@@ -414,12 +414,11 @@ impl Writer {
             let mut group = self.group();
             let mut count = 0;
             for range in some {
-                let events = range.last - range.first + 1;
-                count += events;
+                count += range.anew;
                 let content = Content::Dropped {
                     time_ms: now_ms,
                     first: range.first,
-                    count: events,
+                    count: range.last - range.first + 1,
                 };
                 group.record(content, range.last, (true, true), &[]);
             }

@@ -46,6 +46,16 @@ pub(crate) fn mount_tmpfs(path: &Path, options: &str) -> bool {
     }
 }
 
+/// Mounts what [`mount_tmpfs`] mounted read-only.
+pub(crate) fn remount_read_only(path: &Path) {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
+    let none: *const libc::c_void = std::ptr::null();
+    // SAFETY: a valid, terminated path; the namespace is this thread's own.
+    let done = unsafe { libc::mount(none.cast(), path.as_ptr(), none.cast(), flags, none) };
+    assert_eq!(done, 0);
+}
+
 /// Makes `uid` the effective user of this thread alone; `false` where that is not permitted.
 pub(crate) fn become_user(uid: u32) -> bool {
     // SAFETY: the raw call changes the calling thread only, and reads no memory.
