@@ -57,6 +57,23 @@ def test_a_new_bundle_is_private_sealed_and_never_overwritten(operator, tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fleet.json", "passphrase"]
 
 
+def test_a_bundle_that_is_missing_says_how_to_get_one(operator):
+    done = operator("pki", "show")
+    assert done.returncode == 1
+    assert "No such file" in done.stderr and "better-compute pki init" in done.stderr and "--pki" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines\n", b"a b", b"\xff\xfe", b"x" * 100_000], ids=repr)
+def test_an_admin_token_that_is_none_is_told_from_a_control_plane_that_is_down(dev, content):
+    file = pathlib.Path(dev.info["adminTokenFile"])
+    kept = file.read_bytes()
+    file.write_bytes(content)
+    done = dev.run("nodes", "list", check=False)
+    file.write_bytes(kept)
+    assert done.returncode == 2 and "admin.token" in done.stderr, done.stderr
+    assert "is better-compute dev running" not in done.stderr
+
+
 def test_pins_and_trust_version_need_no_secret(operator, tmp_path):
     passphrase = private(tmp_path / "passphrase")
     operator("pki", "init", "--out", "with.json", "--passphrase-file", passphrase, "--command-signing")
@@ -503,3 +520,52 @@ def api(dev, method, path, body=None):
     context = ssl.create_default_context(cafile=dev.info["caFile"])
     with urllib.request.urlopen(request, timeout=5, context=context) as answer:
         return json.load(answer)
+
+
+# ---- what is wrong with its directory ------------------------------------------------------------
+
+
+def _fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+ODD = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "noise": lambda path: path.write_bytes(random.Random(1).randbytes(5000)),
+    "fifo": _fifo,
+    "directory": _directory,
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", ["pki.json", "pki.key", "state.db"])
+def test_a_state_file_that_is_none_is_named_and_left_as_it_is(dev, better_compute, name, odd):
+    """What a control plane is made of is never replaced by something new: that would be another fleet's."""
+    dev.token()
+    dev.process.terminate()
+    path = dev.dir / name
+    for beside in dev.dir.glob("state.db-*") if name == "state.db" else ():
+        # Else SQLite finds all it needs in the log beside it.
+        beside.unlink()
+    ODD[odd](path)
+    before = path.read_bytes() if path.is_file() else None
+    started = subprocess.run([str(better_compute), "dev", "--dir", str(dev.dir), "--gateway", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+                             stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean_env(), timeout=10)
+    last = started.stderr.strip().splitlines()[-1]
+    assert started.returncode in (1, 2) and "panicked" not in started.stderr, started.stderr
+    assert last.startswith("better-compute dev: ") and last.isprintable(), last
+    if name != "pki.key":
+        assert name in last, last
+    if odd == "gone" and name != "pki.key":
+        assert not path.exists(), f"a new {name} was made"
+    if before is not None:
+        assert path.read_bytes() == before, f"{name} was written over"

@@ -111,9 +111,18 @@ impl Client {
                 "the URL in {named_by} is not https://"
             )));
         }
-        let token = Zeroizing::new(read(token)?);
-        let token = std::str::from_utf8(&token)
-            .map_err(|_| Failure::refused("the admin token file is not UTF-8"))?;
+        let bytes = Zeroizing::new(read(token)?);
+        let fit =
+            |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let token = std::str::from_utf8(&bytes)
+            .ok()
+            .map(str::trim)
+            .filter(fit)
+            .ok_or_else(|| {
+                Failure::refused(format!(
+                    "{token} holds no admin token: copy it from the control plane's directory again"
+                ))
+            })?;
         let ca_text = read(ca)?;
         let mut roots = RootCertStore::empty();
         let certificates = std::str::from_utf8(&ca_text)
@@ -139,7 +148,7 @@ impl Client {
             .with_no_client_auth();
         Ok(Self {
             url,
-            token: Zeroizing::new(token.trim().to_owned()),
+            token: Zeroizing::new(token.to_owned()),
             tls: Arc::new(tls),
             named_by,
         })

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, print};
+use bcd::cli::{Failure, chain, print};
 use bcd::crypto::certificate::Certificate;
 use bcd::crypto::digest;
 use nanoserde::SerJson;
@@ -80,6 +80,10 @@ impl From<PkiError> for Refused {
     fn from(error: PkiError) -> Self {
         // What is wrong lies in the input in all cases but a failing disk.
         match error {
+            PkiError::File(ref file) if file.is_missing() => Self(Failure::failed(format!(
+                "{}; make one with better-compute pki init, or name it with --pki",
+                chain(&error)
+            ))),
             PkiError::File(_) | PkiError::Issue(_) => Self(Failure::failed(error)),
             error => Self(Failure::refused(error)),
         }

@@ -36,6 +36,9 @@ use crate::pki::PkiError;
 use crate::registry::{self, Records, RegistryError, now_ms};
 use crate::store::{Store, StoreError};
 
+/// The records.
+const STATE: &str = "state.db";
+
 /// What `better-compute dev` is asked for.
 #[derive(Clone)]
 pub struct Options {
@@ -138,9 +141,10 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         .map(Dir::open)
         .transpose()?
         .map(Arc::new);
+    not_lost(&dir)?;
     let (public, private) = files::open_pki(&dir, &options.trust_domain)?;
     let admin = files::admin_token(&dir)?;
-    let path = dir.join("state.db");
+    let path = dir.join(STATE);
     let store = || Store::open(&path).map_err(|error| DevError::Store(path.clone(), error));
     let keys = Keys::new(&public, &private, now_ms()).map_err(DevError::JoinService)?;
     let relay = thread::start(JoinService::new(keys, options.policy, store()?))
@@ -214,6 +218,30 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         .with(Records::finish)
         .await
         .map_err(DevError::Registry)
+}
+
+/// Refuses to begin anew in a directory that has served before (`dev.json` is written once the rest is
+/// there) and has lost its PKI or its records: a new one would orphan every node without a word.
+fn not_lost(dir: &Dir) -> Result<(), DevError> {
+    if !dir.exists(DEV_FILE)? {
+        return Ok(());
+    }
+    if !dir.exists("pki.json")? {
+        return Err(DevError::Unusable(
+            "pki.json is gone, and this directory has served before: put it back, or remove dev.json to begin as \
+             another deployment",
+        ));
+    }
+    let length = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |file| file.len());
+    let file = matches!(dir.kind(STATE)?, None | Some(fs::Kind::Regular));
+    // Until the log is taken in, it alone may hold the records.
+    if file && length(STATE) == 0 && length("state.db-wal") == 0 {
+        return Err(DevError::Unusable(
+            "state.db is empty or gone, and this directory has served before: put it back, or remove dev.json to \
+             begin without tokens and nodes",
+        ));
+    }
+    Ok(())
 }
 
 fn listen(on: &Listen, flag: &str) -> Result<TcpListener, DevError> {

@@ -17,6 +17,8 @@ mod turn;
 
 use std::error::Error;
 use std::fmt;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -95,8 +97,16 @@ impl Store {
         // SQLite gives the log and the shared memory the mode of the database.
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(path).map_err(|error| {
+        options.mode(0o600);
+        // SQLite would wait for a FIFO in the database's place for ever.
+        options.custom_flags(libc::O_NONBLOCK);
+        let regular = options.open(path).and_then(|file| {
+            let regular = file.metadata()?.is_file();
+            regular.then_some(()).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+            })
+        });
+        regular.map_err(|error| {
             rusqlite::Error::SqliteFailure(
                 rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN),
                 Some(format!("{}: {error}", path.display())),
@@ -106,6 +116,16 @@ impl Store {
             path,
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )?;
+        connection.busy_timeout(BUSY)?;
+        // A file that lost its end opens as if nothing were wrong, and fails at some later query.
+        let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if found != "ok" {
+            return Err(rusqlite::Error::SqliteFailure(
+                rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT),
+                Some(format!("it is damaged: {found}; put a copy of it back")),
+            )
+            .into());
+        }
         Self::set_up(connection)
     }
 
