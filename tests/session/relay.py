@@ -11,13 +11,13 @@ import time
 class Relay:
     """Listens on a port of its own. `delay` is one way, in seconds, for each piece that passes."""
 
-    def __init__(self, target, delay=0.0, host="127.0.0.1"):
-        name, port = target.rsplit(":", 1)
-        self.target, self.delay = (name, int(port)), delay
+    def __init__(self, target, delay=0.0, host="127.0.0.1", port=0):
+        name, far = target.rsplit(":", 1)
+        self.target, self.delay = (name, int(far)), delay
         self.accepted: list[float] = []  # when each connection came, by time.time()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._listener = socket.create_server((host, 0))
+        self._listener = socket.create_server((host, port))
         self.host = host
         self.port = self._listener.getsockname()[1]
         self._flow = threading.Event()

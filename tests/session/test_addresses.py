@@ -17,9 +17,10 @@ SEES = 'mount --bind "$0" /etc/hosts && exec "$@"'
 class Dead:
     """Takes connections and closes them."""
 
-    def __init__(self, address):
+    def __init__(self):
         self.taken = 0
-        self.listener = socket.create_server(address)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
@@ -39,8 +40,8 @@ def test_a_dead_address_is_tried_last_the_next_time(dev, make_relay, make_node, 
     node = make_node(command=["unshare", "--mount", "--propagation", "private", "sh", "-c", SEES, hosts, bcd],
                      gateway_server_name="127.0.0.1")
     node.id = node.join(token())
-    relay = make_relay(host="127.0.0.2")
-    dead = Dead(("127.0.0.1", relay.port))
+    dead = Dead()
+    relay = make_relay(host="127.0.0.2", port=dead.port)
     text = re.sub(r"(?m)^gateway_url = .*$", f'gateway_url = "https://gateway.test:{relay.port}"', node.config.read_text())
     node.config.write_text(text)
     node.start()
