@@ -46,7 +46,7 @@ const PLACEHOLDERS: &[&str] = &[
 /// what makers leave unfilled.
 pub fn telling(text: &str) -> Option<&str> {
     let text = text.trim();
-    let lower = text.to_lowercase();
+    let lower = text.to_ascii_lowercase();
     let mut digits = lower.bytes().filter(u8::is_ascii_alphanumeric);
     let same = match digits.next() {
         None => true,

@@ -12,16 +12,16 @@ pub struct Place<'a> {
     pub base: &'a str,
 }
 
-/// A text as udev puts it into a name: what is no letter, digit or one of `#+-.:=@_` becomes an
+/// A text as udev puts it into a name: what is ASCII and no letter, digit or one of `#+-.:=@_` becomes an
 /// underscore, several blanks one.
 pub fn whole(text: &str) -> String {
     let mut name = String::with_capacity(text.len());
-    for word in text.split_whitespace() {
+    for word in text.split_ascii_whitespace() {
         if !name.is_empty() {
             name.push('_');
         }
         name.extend(word.chars().map(|c| match c {
-            c if c.is_alphanumeric() || "#+-.:=@_".contains(c) => c,
+            c if !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) => c,
             _ => '_',
         }));
     }
