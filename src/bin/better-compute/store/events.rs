@@ -175,21 +175,7 @@ impl Store {
 
     /// Stored events: those after a number, the oldest first, or else the newest, in the order they came.
     pub fn events(&self, asked: &EventsAsked) -> Result<Vec<StoredEvent>, StoreError> {
-        let order = match asked.after {
-            Some(_) => "ASC",
-            None => "DESC",
-        };
-        let by_node = match asked.node_id {
-            Some(_) => "e.node_id = ?1",
-            None => "?1 IS NULL",
-        };
-        let sql = format!(
-            "SELECT e.number, e.node_id, j.journal_id, e.sequence, e.time_ms, e.received_ms, e.kind, e.body \
-             FROM events e LEFT JOIN journals j ON j.id = e.journal \
-             WHERE {by_node} AND e.number > ?2 AND (?3 IS NULL OR e.kind = ?3) \
-                 AND (?4 IS NULL OR e.received_ms >= ?4) \
-             ORDER BY e.number {order} LIMIT ?5"
-        );
+        let sql = Self::events_sql(asked);
         let mut statement = self.connection.prepare_cached(&sql)?;
         let rows = statement.query_map(
             params![
@@ -206,6 +192,36 @@ impl Store {
             events.reverse();
         }
         Ok(events)
+    }
+
+    /// The question for these events: each form of it is answered from an index, since a fleet has
+    /// millions of events and the thread that reads them stores them as well.
+    fn events_sql(asked: &EventsAsked) -> String {
+        let order = match asked.after {
+            Some(_) => "ASC",
+            None => "DESC",
+        };
+        // A node's share of events is small enough to be looked through for a kind.
+        let (node, kind) = match (&asked.node_id, &asked.kind) {
+            (Some(_), Some(_)) => ("e.node_id = ?1", "+e.kind = ?3"),
+            (Some(_), None) => ("e.node_id = ?1", "?3 IS NULL"),
+            (None, Some(_)) => ("?1 IS NULL", "e.kind = ?3"),
+            (None, None) => ("?1 IS NULL", "?3 IS NULL"),
+        };
+        // Events are numbered as they come: where the span begins is where their numbers begin.
+        let since = match asked.since_ms {
+            Some(_) => {
+                "+e.received_ms >= ?4 AND e.number >= coalesce((SELECT number FROM events \
+                 WHERE received_ms >= ?4 ORDER BY received_ms LIMIT 1), 9223372036854775807)"
+            }
+            None => "?4 IS NULL",
+        };
+        format!(
+            "SELECT e.number, e.node_id, j.journal_id, e.sequence, e.time_ms, e.received_ms, e.kind, e.body \
+             FROM events e LEFT JOIN journals j ON j.id = e.journal \
+             WHERE {node} AND {kind} AND {since} AND e.number > ?2 \
+             ORDER BY e.number {order} LIMIT ?5"
+        )
     }
 
     /// The number of the newest event; 0 without one.
@@ -353,6 +369,79 @@ mod tests {
         assert_eq!(add(&store, &[dropped(12, 14)]), 14);
         let rows = listed(&store, None);
         assert_eq!(rows[5..], kinds(&[(11, MISSING), (14, "events_dropped")]));
+    }
+
+    #[test]
+    fn every_form_of_the_question_is_answered_from_an_index() {
+        let (_dir, store) = store();
+        let some = |text: &str| Some(text.to_owned());
+        for (node_id, kind, wanted) in [
+            (None, None, "INTEGER PRIMARY KEY"),
+            (some("node_a"), None, "events_by_node"),
+            (None, some("facts"), "events_by_kind"),
+            (some("node_a"), some("facts"), "events_by_node"),
+        ] {
+            for since_ms in [None, Some(5)] {
+                for after in [None, Some(7)] {
+                    let asked = EventsAsked {
+                        node_id: node_id.clone(),
+                        kind: kind.clone(),
+                        since_ms,
+                        after,
+                        limit: 10,
+                    };
+                    let sql = format!("EXPLAIN QUERY PLAN {}", Store::events_sql(&asked));
+                    let mut statement = store.connection.prepare(&sql).unwrap();
+                    let steps: Vec<String> = statement
+                        .query_map(
+                            params![asked.node_id, 0, asked.kind, asked.since_ms, 10],
+                            |row| row.get(3),
+                        )
+                        .unwrap()
+                        .collect::<Result<_, _>>()
+                        .unwrap();
+                    let plan = steps.join("; ");
+                    assert!(plan.starts_with("SEARCH e USING"), "{asked:?}: {plan}");
+                    assert!(plan.contains(wanted), "{asked:?}: {plan}");
+                    assert!(!plan.contains("TEMP B-TREE"), "{asked:?}: {plan}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn events_are_found_by_node_kind_and_time() {
+        let (_dir, store) = store();
+        let add = |node: &str, sequence: u64, body: Option<EventBody>, at: i64| {
+            let events = [event(sequence, body)];
+            store
+                .add_events(node, &JOURNAL, &events, at, |_, _| Ok(()))
+                .unwrap();
+        };
+        let facts = || Some(EventBody::Facts(bcd::proto::Facts::default()));
+        add("node_a", 1, facts(), 10);
+        add("node_b", 1, None, 20);
+        add("node_a", 2, None, 30);
+        add("node_b", 2, facts(), 40);
+        let found = |node: Option<&str>, kind: Option<&str>, since_ms: Option<i64>| {
+            let asked = EventsAsked {
+                node_id: node.map(str::to_owned),
+                kind: kind.map(str::to_owned),
+                since_ms,
+                after: None,
+                limit: 10,
+            };
+            let events = store.events(&asked).unwrap();
+            events.iter().map(|event| event.number).collect::<Vec<_>>()
+        };
+        assert_eq!(found(None, None, None), [1, 2, 3, 4]);
+        assert_eq!(found(Some("node_a"), None, None), [1, 3]);
+        assert_eq!(found(None, Some("facts"), None), [1, 4]);
+        assert_eq!(found(Some("node_b"), Some("facts"), None), [4]);
+        assert_eq!(found(None, None, Some(20)), [2, 3, 4]);
+        assert_eq!(found(Some("node_a"), None, Some(20)), [3]);
+        assert_eq!(found(None, Some("facts"), Some(11)), [4]);
+        assert_eq!(found(None, None, Some(41)), [0i64; 0]);
     }
 
     #[test]

@@ -124,6 +124,7 @@ CREATE TABLE events (
     UNIQUE (journal, sequence)
 ) STRICT;
 CREATE INDEX events_by_node ON events (node_id, number);
+CREATE INDEX events_by_kind ON events (kind, number);
 CREATE INDEX events_by_age ON events (received_ms);
 
 CREATE TABLE commands (
@@ -147,6 +148,7 @@ CREATE TABLE commands (
     output_state    TEXT NOT NULL DEFAULT 'none' -- none, fetching, stored, released, gone, damaged
 ) STRICT;
 CREATE INDEX commands_by_node ON commands (node_id, number);
+CREATE INDEX commands_by_state ON commands (state, number);
 CREATE INDEX commands_open ON commands (node_id, number) WHERE finished_ms IS NULL;
 CREATE INDEX commands_with_output ON commands (node_id, number) WHERE output_state IN ('fetching', 'stored');
 

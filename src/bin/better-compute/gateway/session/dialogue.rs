@@ -28,6 +28,7 @@ pub(super) const STORE_AGAIN: Duration = Duration::from_secs(2);
 const RECONNECT_AFTER_MS: u32 = 5_000;
 
 /// What happens next in a session.
+#[allow(clippy::large_enum_variant)] // One at a time, and kept nowhere.
 enum Turn {
     Order(Option<Order>),
     Stored(Result<u64, Status>),
