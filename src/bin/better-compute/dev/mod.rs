@@ -39,6 +39,9 @@ use crate::store::{Store, StoreError};
 /// The records.
 const STATE: &str = "state.db";
 
+/// Bytes of its pages.
+const PAGE: u64 = 4096;
+
 /// What `better-compute dev` is asked for.
 #[derive(Clone)]
 pub struct Options {
@@ -234,10 +237,10 @@ fn not_lost(dir: &Dir) -> Result<(), DevError> {
     }
     let length = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |file| file.len());
     let file = matches!(dir.kind(STATE)?, None | Some(fs::Kind::Regular));
-    // Until the log is taken in, it alone may hold the records.
-    if file && length(STATE) == 0 && length("state.db-wal") == 0 {
+    // Below a page SQLite takes a file for a new one. Until the log is taken in, it alone may hold the records.
+    if file && length(STATE) < PAGE && length("state.db-wal") == 0 {
         return Err(DevError::Unusable(
-            "state.db is empty or gone, and this directory has served before: put it back, or remove dev.json to \
+            "state.db is gone or cut off, and this directory has served before: put it back, or remove dev.json to \
              begin without tokens and nodes",
         ));
     }
