@@ -219,6 +219,7 @@ fn shown(name: &str, value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn one(line: &str, name: &str) -> Option<String> {
