@@ -244,16 +244,11 @@ impl Store {
              FROM renewals WHERE node_id = ?1 ORDER BY seq DESC LIMIT ?2",
         )?;
         let rows = statement.query_map(params![id, limit], |row| {
-            let outcome: String = row.get(3)?;
             Ok(Renewal {
                 at_ms: row.get(0)?,
                 node_id: row.get(1)?,
                 spki_sha256: row.get(2)?,
-                outcome: match outcome.as_str() {
-                    "issued" => "issued",
-                    "reissued" => "reissued",
-                    _ => "refused",
-                },
+                outcome: super::tokens::outcome(&row.get::<_, String>(3)?),
                 reason: row.get(4)?,
                 address: row.get(5)?,
             })

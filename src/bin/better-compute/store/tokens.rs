@@ -247,16 +247,11 @@ impl Store {
              FROM join_attempts WHERE token_id = ?1 ORDER BY seq DESC LIMIT ?2",
         )?;
         let rows = statement.query_map(params![token_id, limit], |row| {
-            let outcome: String = row.get(3)?;
             Ok(Attempt {
                 at_ms: row.get(0)?,
                 token_id: row.get(1)?,
                 spki_sha256: row.get(2)?,
-                outcome: match outcome.as_str() {
-                    "issued" => "issued",
-                    "reissued" => "reissued",
-                    _ => "refused",
-                },
+                outcome: outcome(&row.get::<_, String>(3)?),
                 reason: row.get(4)?,
                 node_id: row.get(5)?,
                 hostname: row.get(6)?,
@@ -264,6 +259,15 @@ impl Store {
             })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
+    }
+}
+
+/// The word for what came of a join or a renewal, as it is kept.
+pub(super) fn outcome(kept: &str) -> &'static str {
+    match kept {
+        "issued" => "issued",
+        "reissued" => "reissued",
+        _ => "refused",
     }
 }
 
