@@ -1,7 +1,5 @@
 //! gRPC over HTTP/2, the client's side: whatever a server says, a call ends with an answer or an
 //! error that is one line.
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bcd::proto::{JoinRequest, NodeFrame, join_service, session_service};
@@ -15,11 +13,7 @@ pub const HEAP: super::Heap = super::Heap {
 
 pub fn run(data: &[u8]) {
     rt::block_on(async {
-        let (mut theirs, ours) = UnixStream::pair().expect("a pair of sockets");
-        theirs.set_nonblocking(true).expect("a socket");
-        let _ = theirs.write(data);
-        let _ = theirs.shutdown(std::net::Shutdown::Write);
-        let ours = rt::TcpStream::from_std(std::os::fd::OwnedFd::from(ours).into());
+        let (_theirs, ours) = super::peer_that_said(data);
         let wait = Duration::from_secs(2);
         let endpoint = Endpoint {
             waits: Waits {
@@ -30,7 +24,7 @@ pub fn run(data: &[u8]) {
             ..Endpoint::new("gw.example", 443)
         };
         let called = async {
-            let client = Client::over(ours.expect("a socket"), &endpoint).await?;
+            let client = Client::over(ours, &endpoint).await?;
             let request = JoinRequest::default();
             let joined = client.unary(&join_service::JOIN, &request, wait).await;
             let (mut frames, mut answers) =

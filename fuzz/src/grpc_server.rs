@@ -1,7 +1,5 @@
 //! gRPC over HTTP/2, the server's side, from the client's first byte on: any bytes end in an answer or
 //! an error, never in a wait or a panic.
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,12 +14,7 @@ pub const HEAP: super::Heap = super::Heap {
 
 pub fn run(data: &[u8]) {
     rt::block_on(async {
-        let (mut theirs, ours) = UnixStream::pair().expect("a pair of sockets");
-        theirs.set_nonblocking(true).expect("a socket");
-        // What does not fit into the socket is cut off, like any other connection.
-        let _ = theirs.write(data);
-        let _ = theirs.shutdown(std::net::Shutdown::Write);
-        let ours = rt::TcpStream::from_std(std::os::fd::OwnedFd::from(ours).into());
+        let (_theirs, ours) = super::peer_that_said(data);
         let mut router = Router::new();
         router.unary(&join_service::JOIN, |_, _| async {
             Ok(JoinResponse::default())
@@ -36,7 +29,7 @@ pub fn run(data: &[u8]) {
                 Ok(())
             },
         );
-        let served = serve(ours.expect("a socket"), peer(), Rc::new(router), limits());
+        let served = serve(ours, peer(), Rc::new(router), limits());
         let ended = rt::timeout(Duration::from_secs(5), served).await;
         assert!(ended.is_ok(), "the connection outlived its client");
     });

@@ -5,6 +5,9 @@
 //! libFuzzer drives them without end (`make fuzz`, fuzz_targets/); `cargo test --test fuzz` drives the
 //! same functions over seeds/ and over fixed mutations of them, in seconds, with the stable compiler.
 //! CONTRIBUTING.md says how to add one.
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
 pub mod base64;
 pub mod certificate;
 pub mod cmdline;
@@ -75,4 +78,15 @@ targets! {
     grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
     jwk machine_texts modules netlink node_spec outbox pem private_key proto spki toml trust_bundle url vpd
     wellknown
+}
+
+/// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does
+/// not fit into the socket is cut off, like any other connection.
+fn peer_that_said(data: &[u8]) -> (UnixStream, bcd::rt::TcpStream) {
+    let (mut theirs, ours) = UnixStream::pair().expect("a pair of sockets");
+    theirs.set_nonblocking(true).expect("a socket");
+    let _ = theirs.write(data);
+    let _ = theirs.shutdown(std::net::Shutdown::Write);
+    let ours = bcd::rt::TcpStream::from_std(std::os::fd::OwnedFd::from(ours).into());
+    (theirs, ours.expect("a socket of the loop"))
 }
