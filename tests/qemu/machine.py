@@ -108,13 +108,12 @@ class Shell:
     def run(self, command, seconds=30.0):
         """The command's output."""
         self.count += 1
-        mark = f"done-{self.count}"
+        # The marks in two parts: the terminal echoes the command, once or twice, and neither may be taken for them.
         before = len(self.machine.output(self.machine.debug))
-        # The mark in two parts: the terminal echoes the command, which must not be taken for its end.
-        self.socket.sendall(f"{command}; echo {mark[:2]}''{mark[2:]}\n".encode())
-        found = self.machine.wait_for(f"^{mark}$", seconds, self.machine.debug, before)
-        text = self.machine.output(self.machine.debug)[before:found.start()]
-        return text.split("\n", 1)[-1]
+        self.socket.sendall(f"echo be''gin-{self.count}; {command}; echo do''ne-{self.count}\n".encode())
+        done = self.machine.wait_for(f"^done-{self.count}$", seconds, self.machine.debug, before)
+        text = self.machine.output(self.machine.debug)[before:done.start()]
+        return re.split(f"^begin-{self.count}\n", text, maxsplit=1, flags=re.M)[-1]
 
 
 def user_network(name, mac, *more, options=""):
