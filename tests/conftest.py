@@ -4,6 +4,15 @@ import pytest
 
 from lab import Node, program, running, version
 
+# The programs that `make test` builds last, beside the labs that do not need them.
+BUILT_LAST = {"bcd_arm64", "fakehw"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if BUILT_LAST.intersection(item.fixturenames):
+            item.add_marker("late")
+
 
 @pytest.fixture(scope="session")
 def bcd():

@@ -1,22 +1,28 @@
 #!/usr/bin/env bash
 # Builds what the demo, the tests and the benches run: the static bcd and better-compute.
 #
-#   tools/build.sh [--tests] [amd64|arm64]...     amd64 when no architecture is named
+#   tools/build.sh [--programs|--tests] [amd64|arm64]...     amd64 when no architecture is named
 #
-# --tests compiles the Rust tests too, in the same go, so that better-compute and the tests share
-# every dependency, and target/fakehw/bcd, which notes a reboot instead of doing it. The static builds
-# run beside cargo's: their last step, the linker's whole-program optimisation, keeps one core busy and
-# leaves the other idle.
+# --programs builds what the labs run: every program and example of the workspace. --tests compiles the Rust tests too,
+# in the same go, so that better-compute and the tests share every dependency, and target/fakehw/bcd, which notes a
+# reboot instead of doing it. The static builds run beside cargo's: their last step, the linker's whole-program
+# optimisation, keeps one core busy and leaves the other idle.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 what=(--bin better-compute)
 fakehw=0
-if [[ ${1:-} == --tests ]]; then
-  what=(--workspace --bins --tests --lib --examples)
-  fakehw=1
-  shift
-fi
+case ${1:-} in
+  --programs)
+    what=(--workspace --bins --examples)
+    shift
+    ;;
+  --tests)
+    what=(--workspace --bins --tests --lib --examples)
+    fakehw=1
+    shift
+    ;;
+esac
 [[ $# -gt 0 ]] || set -- amd64
 
 tools/static.sh "$@" &
