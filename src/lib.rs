@@ -2,18 +2,20 @@
 //! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
 //!
 //! Floors, lowest first: sys, rt, proto, wire, crypto, config, journal, facts, identity, attest, session,
-//! converge, command, cli.
+//! converge, command, status, doctor, cli.
 pub mod attest;
 pub mod cli;
 pub mod command;
 pub mod config;
 pub mod converge;
 pub mod crypto;
+pub mod doctor;
 pub mod facts;
 pub mod identity;
 pub mod journal;
 pub mod proto;
 pub mod rt;
 pub mod session;
+pub mod status;
 pub mod sys;
 pub mod wire;

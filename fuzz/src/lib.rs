@@ -16,6 +16,7 @@ pub mod config;
 pub mod cpio;
 pub mod csr;
 pub mod dhcp;
+pub mod doctor_texts;
 pub mod elf;
 pub mod envelope;
 pub mod grpc_client;
@@ -39,6 +40,7 @@ pub mod pem;
 pub mod private_key;
 pub mod proto;
 pub mod spki;
+pub mod status_request;
 pub mod toml;
 pub mod trust_bundle;
 pub mod url;
@@ -74,9 +76,9 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 certificate cmdline command config cpio csr dhcp elf envelope grpc_client grpc_frames
+    base64 certificate cmdline command config cpio csr dhcp doctor_texts elf envelope grpc_client grpc_frames
     grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
-    jwk machine_texts modules netlink node_spec outbox pem private_key proto spki toml trust_bundle url vpd
+    jwk machine_texts modules netlink node_spec outbox pem private_key proto spki status_request toml trust_bundle url vpd
     wellknown
 }
 

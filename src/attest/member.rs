@@ -199,6 +199,14 @@ impl Member {
         }
     }
 
+    /// By how much the best guess of the true time is ahead of the host's clock, in milliseconds; `None`
+    /// when nothing was told by signature in this process.
+    pub fn offset_ms(&self) -> Option<i64> {
+        self.0.told.get()?;
+        let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+        Some(ms(self.now_ms()).saturating_sub(ms(clock::wall_ms())))
+    }
+
     /// From when to when the certificate is valid, Unix time in seconds.
     pub fn valid_s(&self) -> (i64, i64) {
         let present = self.0.present.borrow();
@@ -340,7 +348,8 @@ impl Member {
         self.0.present.borrow().trust.clone()
     }
 
-    pub(super) fn identity(&self) -> Identity {
+    /// The identity as it is now.
+    pub fn identity(&self) -> Identity {
         self.0.present.borrow().identity.clone()
     }
 

@@ -5,18 +5,20 @@
 //! failure once, as "bcd join: what was tried: what went wrong", with the whole chain of causes on one
 //! line. Exit codes: 0 done, 1 failed, 2 refused (usage, configuration or input).
 
+pub mod completions;
 pub mod flags;
 
 mod config;
+mod doctor;
 mod facts;
 mod join;
 mod journal;
 mod node;
+mod status;
 mod version;
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -24,6 +26,8 @@ pub use self::facts::facts_text;
 use self::flags::{Args, Command, Flag, Parsed};
 use crate::config::Config;
 use crate::rt;
+use crate::sys::log;
+pub use crate::sys::log::{one_line, one_line_chain as chain};
 
 /// Where bcd looks for its configuration unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/bcd/config.toml";
@@ -35,21 +39,30 @@ pub const CONFIG_FLAG: Flag = Flag::value(
     "The configuration (default /etc/bcd/config.toml)",
 );
 
-static BCD: Command = Command::group(
+/// bcd's commands.
+pub static BCD: Command = Command::group(
     "bcd",
     "the node agent of a better-compute fleet",
     &[
+        completions::command(complete),
         config::COMMAND,
+        doctor::COMMAND,
         facts::COMMAND,
         join::COMMAND,
         journal::COMMAND,
         node::COMMAND,
+        status::COMMAND,
         version::COMMAND,
     ],
 );
 
+fn complete(args: &Args) -> Result<ExitCode, Failure> {
+    completions::run(&BCD, args)
+}
+
 /// Runs bcd with the process's arguments, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    log::add_remedies(&[]);
     dispatch(&BCD, args)
 }
 
@@ -142,31 +155,6 @@ impl<E: Error + 'static> From<E> for Failure {
 /// It cannot be read, or is wrong: exit code 2.
 pub fn load_config(args: &Args) -> Result<Config, Failure> {
     Config::load(args.path_or("config", DEFAULT_CONFIG)).map_err(Failure::refused)
-}
-
-/// An error and all its causes on one line, "a: b: c".
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    one_line(&text)
-}
-
-/// `text` with control characters as escapes: an error may quote what a peer sent, and that must
-/// neither break the line nor drive the terminal.
-pub fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
 }
 
 /// Writes `text` to standard output at once.

@@ -1,5 +1,6 @@
 //! `bcd node`: the daemon. Loads the configuration and the identity, and holds the session until
 //! SIGTERM or SIGINT.
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -14,11 +15,12 @@ use crate::facts::report::{Duty, Reporter};
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::journal::{Class, Entry, Journal, Limits, Recovered};
 use crate::proto::{Event, EventBody, Message};
-use crate::rt;
+use crate::rt::{self, UnixListener};
 use crate::session::{self, Frames};
-use crate::sys::clock;
+use crate::status::{Board, Source, server, textfile};
 use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
+use crate::sys::{clock, local};
 
 mod work;
 
@@ -55,6 +57,8 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         log_level: config.log.level,
     };
     let data_dir = config.data_dir.clone();
+    let socket_path = config.socket_path.clone();
+    let textfile = config.metrics.textfile.clone();
     let member = Member::new(&config, store, joined).map_err(Failure::failed)?;
     // The rest of the configuration is of no use to the session.
     drop(config);
@@ -79,11 +83,54 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         rt::spawn(converge.clone().run());
         rt::spawn(engine.run());
         rt::spawn(renewals(member.clone(), journal.clone()));
-        let work = Rc::new(Work::new(converge, commands, Duty::new(reporter)));
+        let board = Board::new();
+        let source = Source {
+            member: member.clone(),
+            journal: journal.clone(),
+            converge: converge.clone(),
+            commands: commands.clone(),
+            board: board.clone(),
+            started: clock::monotonic(),
+        };
+        let source = Rc::new(source);
+        let _socket = serve(&socket_path, source.clone());
+        drop(socket_path);
+        if let Some(path) = textfile {
+            rt::spawn(textfile::write(path, source));
+        }
+        let work = Rc::new(Work::new(converge, commands, Duty::new(reporter), board));
         session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         Ok(ExitCode::SUCCESS)
     })?
+}
+
+/// Answers on the status socket. Without one the session goes on.
+fn serve(path: &Path, source: Rc<Source>) -> Option<local::Place> {
+    let listening = local::listen(path).and_then(|(socket, place)| {
+        let listener = UnixListener::from_std(socket)?;
+        Ok((listener, place))
+    });
+    match listening {
+        Ok((listener, place)) => {
+            rt::spawn(server::serve(listener, source));
+            Some(place)
+        }
+        Err(error) => {
+            let fields = [
+                ("path", Value::Shown(&path.display())),
+                ("error", Value::Chain(&error)),
+                (
+                    "do",
+                    Value::Text(
+                        "make socket_path writable for bcd node, or choose another, and restart it",
+                    ),
+                ),
+            ];
+            log::event(Level::Warn, "status.not_served", &fields);
+            None
+        }
+    }
 }
 
 fn clocks(member: &Member) -> Clocks {

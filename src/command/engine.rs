@@ -1,13 +1,15 @@
 //! The edge: a task that writes what the ledger says, gives work a thread, and waits for what comes
 //! next. While there is nothing to do it waits for a command alone, without a timer.
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::id::Id;
 use super::kinds::{Job, Kind};
-use super::ledger::{Applied, Delivered, Ledger, Now, Plan, Terms, Todo};
+use super::ledger::{Applied, Delivered, Ledger, Now, Plan, Seen, Terms, Todo};
 use super::machine::{Event, Outcome};
 use super::outputs::Outputs;
 use super::record::WATERMARK;
@@ -64,6 +66,7 @@ pub struct Engine {
     parts: Parts,
     ledger: Ledger,
     outputs: Arc<Outputs>,
+    seen: Rc<RefCell<Seen>>,
     inbox: Receiver<Input>,
     to_inbox: Sender<Input>,
     stops: BTreeMap<Id, Stop>,
@@ -96,11 +99,13 @@ impl Engine {
             inbox: to_inbox.clone(),
             outputs: outputs.clone(),
             frames: parts.frames.clone(),
+            seen: Rc::new(RefCell::new(ledger.seen())),
         };
         let engine = Self {
             parts,
             ledger,
             outputs,
+            seen: commands.seen.clone(),
             inbox,
             to_inbox,
             stops: BTreeMap::new(),
@@ -115,6 +120,7 @@ impl Engine {
         self.resume().await;
         loop {
             self.settle().await;
+            self.seen.replace(self.ledger.seen());
             match self.next().await {
                 Some(Input::Command {
                     command,

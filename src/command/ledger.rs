@@ -89,6 +89,24 @@ struct Done {
     sequence: u64,
 }
 
+/// What a ledger holds, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Commands that have not ended.
+    pub active: Vec<Going>,
+    /// How many are remembered as ended.
+    pub done: usize,
+}
+
+/// A command that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Going {
+    pub id: String,
+    pub kind: &'static str,
+    /// pending, running, stopping or leaving.
+    pub state: &'static str,
+}
+
 /// Something to write, and what is so once it is written.
 #[derive(Debug)]
 pub struct Plan {
@@ -255,6 +273,19 @@ impl Ledger {
             })
         };
         running.map(|(id, active)| (*id, event(active))).collect()
+    }
+
+    /// What is under way or waits, for people.
+    pub fn seen(&self) -> Seen {
+        let active = self.active.iter().map(|(id, active)| Going {
+            id: id.to_string(),
+            kind: active.kind.name,
+            state: active.state.word(),
+        });
+        Seen {
+            active: active.collect(),
+            done: self.done.len(),
+        }
     }
 
     /// Whether the command came to its end.

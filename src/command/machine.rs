@@ -29,6 +29,18 @@ pub enum State {
     Leaving,
 }
 
+impl State {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Stopping(_) => "stopping",
+            Self::Leaving => "leaving",
+        }
+    }
+}
+
 /// Why work was told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {

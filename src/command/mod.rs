@@ -19,6 +19,8 @@
     clippy::indexing_slicing,
     clippy::panic
 )]
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::proto::{Command, NodeFrame, NodeFrameKind, OutputChunk, OutputRequest};
@@ -31,6 +33,7 @@ use id::Id;
 use outputs::{CHUNK, Outputs};
 
 pub use engine::{Clocks, Engine, Parts};
+pub use ledger::{Going, Seen};
 
 mod engine;
 mod id;
@@ -52,9 +55,15 @@ pub struct Commands {
     inbox: Sender<Input>,
     outputs: Arc<Outputs>,
     frames: Sender<NodeFrame>,
+    seen: Rc<RefCell<Seen>>,
 }
 
 impl Commands {
+    /// What is under way, as of the last change.
+    pub fn seen(&self) -> Seen {
+        self.seen.borrow().clone()
+    }
+
     /// A command came. Waits while the ones before it are being written. `upgrade_required`: this bcd may
     /// only be upgraded.
     pub async fn command(&self, command: Command, upgrade_required: bool) {

@@ -33,7 +33,7 @@ pub use self::reader::{NewerKey, Problem, Setting};
 use self::reader::{NewerKeys, Reader, quoted};
 pub use self::sections::{
     Boot, GpuApi, Helper, Host, Imds, Instances, Journal, Kubernetes, Log, MAX_SOCKET_PATH,
-    Plugins, Site, Update, WebSocket,
+    Metrics, Plugins, Site, Update, WebSocket,
 };
 use crate::wire::url::Url;
 
@@ -61,6 +61,7 @@ pub struct Config {
     pub command_root_sha256: Vec<[u8; 32]>,
     pub journal: Journal,
     pub log: Log,
+    pub metrics: Metrics,
     pub update: Update,
     /// `Some` when `[helper] socket` is set: `bcd node` runs unprivileged.
     pub helper: Option<Helper>,
@@ -167,8 +168,8 @@ impl Config {
         let join_encryption_key_pin = read_pin(r, "join_encryption_key_pin");
         let data_dir = r.path("", "data_dir", Some("/var/lib/bcd"));
         let socket_path = r.path("", "socket_path", Some("/run/bcd/bcd.sock"));
-        let socket_path =
-            socket_path.and_then(|path| r.check("", "socket_path", sections::checked_socket(path)));
+        let socket_path = socket_path
+            .and_then(|path| r.check("", "socket_path", sections::checked_status_socket(path)));
         let approver_set_sha256 = r.filled("", "approver_set_sha256");
         let approver_set_sha256 = approver_set_sha256.and_then(|text| {
             let digest = values::hex_digest(&text)
@@ -190,6 +191,7 @@ impl Config {
         let newer_keys = NewerKeys::new(r.list("", "newer_keys", None, NewerKeys::parse_entry));
         let journal = Journal::read(r);
         let log = Log::read(r);
+        let metrics = Metrics::read(r);
         let helper = Helper::read(r);
         let update = Update::read(r, data_dir.as_deref(), helper.is_some());
         let site_agent = Site::read(r);
@@ -216,6 +218,7 @@ impl Config {
             command_root_sha256,
             journal,
             log,
+            metrics,
             update: update?,
             helper,
             site_agent,

@@ -27,6 +27,20 @@ pub(super) fn read_insecure(r: &mut Reader) -> bool {
 /// The most bytes of a unix socket's path: the kernel's field has 108, and a NUL ends it.
 pub const MAX_SOCKET_PATH: usize = 107;
 
+/// The most bytes of the status socket's own name: what comes before it may be as long as any path.
+pub(super) const MAX_SOCKET_NAME: usize = 80;
+
+/// The status socket's path. It is bound through its directory: the kernel's bound is for its name.
+pub(super) fn checked_status_socket(path: PathBuf) -> Result<PathBuf, String> {
+    match path.file_name() {
+        None => Err("names no file".to_owned()),
+        Some(name) if name.len() > MAX_SOCKET_NAME => Err(format!(
+            "ends in a name longer than {MAX_SOCKET_NAME} bytes, which the kernel binds no socket to"
+        )),
+        Some(_) => Ok(path),
+    }
+}
+
 /// A unix socket's path, which the kernel bounds.
 pub(super) fn checked_socket(path: PathBuf) -> Result<PathBuf, String> {
     if path.as_os_str().len() > MAX_SOCKET_PATH {
@@ -77,6 +91,27 @@ impl Log {
             level,
             json: r.boolean("log", "json", true),
         }
+    }
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// For node_exporter's textfile collector, which reads names that end in `.prom`.
+    pub textfile: Option<PathBuf>,
+}
+
+impl Metrics {
+    pub(super) fn read(r: &mut Reader) -> Self {
+        let textfile = r.path("metrics", "textfile", None);
+        let textfile = textfile.and_then(|path| {
+            let named = path.extension().is_some_and(|end| end == "prom");
+            let checked = named
+                .then_some(path)
+                .ok_or_else(|| "must end in .prom, or node_exporter passes it over".to_owned());
+            r.check("metrics", "textfile", checked)
+        });
+        Self { textfile }
     }
 }
 

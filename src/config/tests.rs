@@ -95,6 +95,8 @@ max_events = 10
 [log]
 level = "debug"
 json = false
+[metrics]
+textfile = "/run/node-exporter/bcd.prom"
 [update]
 release_pins = "{PIN}"
 release_threshold = 1
@@ -196,7 +198,7 @@ fn each_rule_of_the_table_is_kept_with_line_and_key() {
     let cases: Vec<(String, &str)> = vec![
         ("data_dir = \"var\"".into(), "line 6: data_dir must be an absolute path"),
         ("data_dir = \"/a\\u0000b\"".into(), "line 6: data_dir holds a NUL byte"),
-        (format!("socket_path = \"/{}\"", "a".repeat(107)), "line 6: socket_path is longer than the 107 bytes"),
+        (format!("socket_path = \"/{}\"", "a".repeat(107)), "line 6: socket_path ends in a name longer than 80 bytes"),
         ("gateway_server_name = \"\"".into(), "line 6: gateway_server_name is empty"),
         ("gateway_server_name = \"a b\"".into(), "line 6: gateway_server_name is not a DNS name"),
         ("approver_set_sha256 = \"AA\"".into(), "line 6: approver_set_sha256 must be 64 lower-case hex digits"),

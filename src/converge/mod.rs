@@ -136,6 +136,11 @@ impl Converge {
         self.0.generation.get()
     }
 
+    /// The last report of each section, as the disk has it.
+    pub fn sections(&self) -> Vec<SectionStatus> {
+        self.0.reported.borrow().values().cloned().collect()
+    }
+
     /// Takes a spec, in the place of one that is not stored yet.
     pub fn take(&self, signed: Signed) {
         let engine = &self.0;

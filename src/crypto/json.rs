@@ -3,6 +3,10 @@
 //! aborts on some malformed texts. What passes here it reads as any other JSON reader would.
 use std::fmt;
 
+pub use writer::Writer;
+
+mod writer;
+
 /// Why a text is refused; offsets are bytes from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {

@@ -205,6 +205,18 @@ impl Store {
     /// # Errors
     /// A file cannot be read, or is one that this version must leave alone.
     pub fn load(&self) -> Result<State, StoreError> {
+        self.read_state(true)
+    }
+
+    /// As [`load`](Self::load), and changes nothing: also beside a `bcd node` that is renewing.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn look(&self) -> Result<State, StoreError> {
+        self.read_state(false)
+    }
+
+    fn read_state(&self, finish: bool) -> Result<State, StoreError> {
         let key = self.load_key(KEY)?;
         Ok(match (self.load_identity()?, key) {
             (None, None) => State::NotJoined,
@@ -216,7 +228,7 @@ impl Store {
                 }
                 State::Damaged(damage)
             }
-            (Some(Ok(identity)), key) => self.matched(identity, key)?,
+            (Some(Ok(identity)), key) => self.matched(identity, key, finish)?,
         })
     }
 
@@ -358,6 +370,7 @@ impl Store {
         &self,
         identity: Identity,
         key: Option<Result<NodeKey, Damage>>,
+        finish: bool,
     ) -> Result<State, StoreError> {
         let is_for = |key: &NodeKey| {
             identity
@@ -383,8 +396,10 @@ impl Store {
         };
         match self.load_key(NEXT_KEY)? {
             Some(Ok(key)) if is_for(&key) => {
-                // Only a tidying: where it fails, the next load finds the same.
-                let _ = self.dir.rename(NEXT_KEY, KEY);
+                if finish {
+                    // Only a tidying: where it fails, the next load finds the same.
+                    let _ = self.dir.rename(NEXT_KEY, KEY);
+                }
                 Ok(State::Joined(Box::new(Joined { identity, key })))
             }
             _ => Ok(State::Damaged(damage)),

@@ -608,11 +608,11 @@ impl Writer {
             Some(trouble) => trouble.error = error.clone(),
             None => {
                 let remedy = JournalError::Disk(error.clone()).remedy();
-                let fields = [
+                let mut fields = vec![
                     ("reason", Value::Text(reason(&error))),
                     ("error", Value::Chain(&*error)),
-                    ("remedy", Value::Text(remedy.unwrap_or(""))),
                 ];
+                fields.extend(remedy.map(|remedy| ("do", Value::Text(remedy))));
                 event(Level::Error, "journal.fault", &fields);
                 self.trouble = Some(Trouble {
                     error: error.clone(),

@@ -20,12 +20,14 @@ pub mod channel;
 mod connect;
 mod executor;
 mod net;
+mod news;
 mod reactor;
 mod select;
 mod signals;
 mod stream;
 mod timer;
 pub mod tls;
+mod unix;
 
 pub use crate::sys::signal::Signal;
 pub use blocking::{BlockingError, blocking};
@@ -34,11 +36,13 @@ pub(crate) use connect::Seconds;
 pub use connect::{Attempt, ConnectError, connect, connect_addresses, literal_address, resolve};
 pub use executor::{JoinHandle, block_on, epoll_returns, spawn, try_block_on, yield_now};
 pub use net::{TcpListener, TcpStream};
+pub use news::News;
 pub use reactor::Readiness;
 pub use select::{Either, select};
 pub use signals::termination;
 pub use stream::Stream;
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
+pub use unix::{UnixListener, UnixStream};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -46,6 +46,18 @@ impl TcpStream {
     /// # Errors
     /// The kernel's word: refused, unreachable, timed out.
     pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+        Self::connect_segments(address, None).await
+    }
+
+    /// As [`connect`](Self::connect), with segments of at most `segment` bytes both ways: the other
+    /// end is told.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_segments(
+        address: SocketAddr,
+        segment: Option<u32>,
+    ) -> io::Result<TcpStream> {
         let family = if address.is_ipv4() {
             AddressFamily::INET
         } else {
@@ -55,6 +67,9 @@ impl TcpStream {
         let socket =
             rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
+        if let Some(segment) = segment {
+            limit_segments(&socket, segment)?;
+        }
         let connected = match rustix::net::connect(&socket, &address) {
             Ok(()) => true,
             Err(Errno::INPROGRESS) => false,
@@ -97,6 +112,27 @@ impl TcpStream {
         self.socket.local_addr()
     }
 
+    /// The largest packet that passes to the other end, as far as the kernel knows.
+    pub fn path_mtu(&self) -> Option<u32> {
+        let (level, name) = match self.socket.peer_addr().ok()? {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        let mut mtu: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the descriptor is open, and value and length are of the size that is said.
+        let status = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                level,
+                name,
+                (&raw mut mtu).cast(),
+                &raw mut length,
+            )
+        };
+        (status == 0).then(|| u32::try_from(mtu).ok())?
+    }
+
     /// How long sent data may stay unacknowledged before the kernel drops the connection
     /// (`TCP_USER_TIMEOUT`): a path that died silently is then noticed without a timer here.
     ///
@@ -105,6 +141,25 @@ impl TcpStream {
     pub fn set_unacknowledged_limit(&self, limit: Duration) -> io::Result<()> {
         let ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         Ok(sockopt::set_tcp_user_timeout(&self.socket, ms)?)
+    }
+}
+
+/// `TCP_MAXSEG`, before connecting.
+fn limit_segments(socket: &OwnedFd, segment: u32) -> io::Result<()> {
+    let segment = libc::c_int::try_from(segment).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open, and the value is of the size that is said.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_MAXSEG,
+            (&raw const segment).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match status {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -6,7 +6,11 @@
 //! grow. Heartbeats, acknowledgements and the outbox go on meanwhile. What must not be lost goes
 //! back as an event through the journal; what may be lost (progress, output that was asked for) as
 //! a frame through [`Frames`].
-use crate::proto::{Command, Envelope, NodeFrame, NodeSpec, OutputRequest};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::proto::{Command, Envelope, NodeFrame, NodeSpec, OutputRequest, Welcome};
 use crate::rt::channel::{self, Receiver, Sender};
 
 /// Orders that wait while one is being taken.
@@ -40,6 +44,33 @@ pub struct Signed {
     pub spec: NodeSpec,
 }
 
+/// What became of the session, for whoever shows it to people.
+pub enum Stands<'a> {
+    /// A try to open one is under way.
+    Trying,
+    /// One was opened.
+    Open {
+        welcome: &'a Welcome,
+        address: Option<SocketAddr>,
+    },
+    /// The gateway is going away, or what this node shows has changed; the session goes on until another
+    /// one is open.
+    Moving,
+    /// There is none, and why. It is tried again after `again`.
+    Down { failed: Failed<'a>, again: Duration },
+    /// Another one could not be opened. The one there is goes on.
+    NotMoved(Failed<'a>),
+}
+
+/// Why, and what a person can do about it.
+#[derive(Clone, Copy)]
+pub struct Failed<'a> {
+    pub error: &'a dyn Error,
+    pub remedy: &'static str,
+    /// Somebody said no: it will not pass by itself.
+    pub refused: bool,
+}
+
 /// The work. One thread runs it together with the session: what blocks belongs on a thread
 /// ([`crate::rt::blocking`]), what takes long into a task. Until a call returns the next order waits.
 #[allow(async_fn_in_trait)] // Nothing here leaves its thread.
@@ -49,6 +80,9 @@ pub trait Duties {
 
     /// Events up to `position` are stored by the control plane, and forgotten here.
     fn acked(&self, position: u64);
+
+    /// The session stands otherwise than before.
+    fn stands(&self, _stands: Stands<'_>) {}
 
     /// A heartbeat goes out: a moment at which an idle node is awake anyway.
     fn awake(&self);

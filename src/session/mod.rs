@@ -39,7 +39,7 @@ pub mod outbox;
 pub mod spec;
 mod work;
 
-pub use duties::{About, Duties, Frames, Signed, Terms};
+pub use duties::{About, Duties, Failed, Frames, Signed, Stands, Terms};
 
 type Dialling = Pin<Box<dyn Future<Output = Result<Box<Opened>, SessionError>>>>;
 
@@ -165,14 +165,26 @@ pub async fn run<D: Duties + 'static>(
         match action {
             Action::Rest => {
                 if let Some(error) = &failed {
-                    log::event(
-                        Level::Warn,
-                        "session.not_moved",
-                        &[("error", Value::Chain(error))],
-                    );
+                    let fields = [
+                        ("error", Value::Chain(error)),
+                        ("do", Value::Text(error.remedy())),
+                    ];
+                    log::event(Level::Warn, "session.not_moved", &fields);
+                    holder.duties.stands(Stands::NotMoved(error.into()));
+                } else if let (
+                    State::Moving(..),
+                    Event::Leaving | Event::Drained { .. } | Event::Changed,
+                ) = (state, event)
+                {
+                    holder.duties.stands(Stands::Moving);
                 }
             }
-            Action::Dial => holder.dialling = Some(holder.dial()),
+            Action::Dial => {
+                if let State::Down(_) = state {
+                    holder.duties.stands(Stands::Trying);
+                }
+                holder.dialling = Some(holder.dial());
+            }
             Action::Beat(sequence) => holder.beat(sequence),
             Action::Adopt(sequence) => {
                 if let Some(old) = std::mem::replace(&mut holder.held, fresh) {
@@ -181,13 +193,21 @@ pub async fn run<D: Duties + 'static>(
                 holder.beat(sequence);
             }
             Action::DropSilent => {
-                let event = match holder.handing {
-                    None => "session.silent",
+                let (event, error) = match holder.handing {
+                    None => ("session.silent", SessionError::Silent),
                     // Not the gateway's fault: its frames lie unread.
-                    Some(_) => "session.stalled",
+                    Some(_) => ("session.stalled", SessionError::Stalled),
                 };
-                let node = Value::Text(holder.member.node_id());
-                log::event(Level::Warn, event, &[("node", node)]);
+                let fields = [
+                    ("node", Value::Text(holder.member.node_id())),
+                    ("error", Value::Chain(&error)),
+                    ("do", Value::Text(error.remedy())),
+                ];
+                log::event(Level::Warn, event, &fields);
+                let again = state.deadline().unwrap_or_default();
+                let again = again.saturating_sub(clock::monotonic());
+                let failed = (&error).into();
+                holder.duties.stands(Stands::Down { failed, again });
                 holder.lose();
             }
             Action::Pause(wait) => {
@@ -196,8 +216,13 @@ pub async fn run<D: Duties + 'static>(
                     Some(error) if holder.dialling.is_some() => {
                         let fields = [("error", Value::Chain(error))];
                         log::event(Level::Info, "session.left", &fields);
+                        holder.duties.stands(Stands::Trying);
                     }
-                    Some(error) => said(error, wait),
+                    Some(error) => {
+                        said(error, wait);
+                        let (failed, again) = (error.into(), wait);
+                        holder.duties.stands(Stands::Down { failed, again });
+                    }
                     None => {}
                 }
                 holder.held = None;
@@ -313,6 +338,7 @@ impl<D: Duties> Holder<D> {
         let forgotten = self.acked;
         self.acked(resume);
         self.greeted(welcome);
+        self.duties.stands(Stands::Open { welcome, address });
         if let Some(signed_time) = welcome.signed_time.clone() {
             // It may go to the disk, which the session does not wait for.
             let member = self.member.clone();
@@ -482,19 +508,23 @@ impl<D: Duties> Holder<D> {
 /// Says why there is no session, and what to do when somebody must do something.
 fn said(error: &SessionError, wait: Duration) {
     let wait = Value::Number(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-    let mut fields = vec![("error", Value::Chain(error)), ("again_ms", wait)];
+    let fields = [
+        ("error", Value::Chain(error)),
+        ("again_ms", wait),
+        ("do", Value::Text(error.remedy())),
+    ];
     match error.trouble() {
         Trouble::Passing => log::event(Level::Warn, "session.lost", &fields),
-        Trouble::Refused => {
-            fields.push((
-                "do",
-                Value::Text(if error.is_refusal_of_us() {
-                    "ask whoever runs the control plane; to join anew: bcd join --reset --yes, then bcd join"
-                } else {
-                    "check the gateway's certificate, and gateway_url and serving_ca_spki_pin in config.toml"
-                }),
-            ));
-            log::event(Level::Error, "session.refused", &fields);
+        Trouble::Refused => log::event(Level::Error, "session.refused", &fields),
+    }
+}
+
+impl<'a> From<&'a SessionError> for Failed<'a> {
+    fn from(error: &'a SessionError) -> Self {
+        Failed {
+            error,
+            remedy: error.remedy(),
+            refused: error.trouble() == Trouble::Refused,
         }
     }
 }

@@ -49,6 +49,10 @@ pub enum SessionError {
     /// The control plane has stored events that this journal has not written: the disk went back in
     /// time.
     ResumeAhead { resume: u64, position: u64 },
+    /// Nothing was heard for two heartbeat intervals.
+    Silent,
+    /// This node took nothing from its gateway for two heartbeat intervals.
+    Stalled,
 }
 
 /// Opens a session with `hello` as the first frame.
@@ -117,6 +121,37 @@ impl SessionError {
             Trouble::Refused
         } else {
             Trouble::Passing
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn remedy(&self) -> &'static str {
+        const LOOK: &str = "look at the gateway's log";
+        match self {
+            _ if self.is_refusal_of_us() => {
+                "ask whoever runs the control plane; to join anew: bcd join --reset --yes, then bcd join"
+            }
+            _ if self.trouble() == Trouble::Refused => {
+                "check the gateway's certificate, and gateway_url and serving_ca_spki_pin in config.toml"
+            }
+            Self::Call(error) => match error.phase {
+                Phase::Lookup => {
+                    "check gateway_url and this machine's DNS; bcd doctor looks closer"
+                }
+                _ if error.status().is_some() => LOOK,
+                _ => "check the way to the gateway and that it runs; bcd doctor looks closer",
+            },
+            Self::Silent => "check the way to the gateway; bcd doctor looks closer",
+            Self::Stalled => "check this machine's disk and load",
+            Self::Version(_) => "upgrade bcd or the gateway, whichever is older",
+            Self::ResumeAhead { .. } => {
+                "nothing, it goes on by itself; find out why the disk went back: a restored snapshot, a copy"
+            }
+            Self::Closed
+            | Self::NoWelcome
+            | Self::NotWelcome
+            | Self::Stuck(_)
+            | Self::AckAhead { .. } => LOOK,
         }
     }
 
@@ -191,6 +226,10 @@ impl fmt::Display for SessionError {
                 f,
                 "the control plane has stored events up to {resume} of a journal that ends at {position}: \
                  the disk went back in time, and a new journal begins"
+            ),
+            Self::Silent => f.write_str("nothing was heard from the gateway for two heartbeat intervals"),
+            Self::Stalled => f.write_str(
+                "nothing was taken from the gateway for two heartbeat intervals: this node's own work is stuck",
             ),
         }
     }

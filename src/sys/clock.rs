@@ -20,6 +20,16 @@ pub fn monotonic() -> Duration {
     )
 }
 
+/// Whether something keeps the host's clock set, by the kernel's word.
+pub fn is_synchronised() -> bool {
+    // SAFETY: all zeros is a value of timex, whose fields are numbers; with no modes it is only filled.
+    let state = unsafe {
+        let mut timex: libc::timex = std::mem::zeroed();
+        libc::adjtimex(&mut timex)
+    };
+    (0..libc::TIME_ERROR).contains(&state)
+}
+
 /// When this program was built, Unix time in milliseconds; 0 when the build did not say.
 pub const fn build_time_ms() -> u64 {
     match option_env!("BCD_BUILD_TIME") {

@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid,
-    chownat, fchmod, flock, fstat, fsync, mkdirat, openat, openat2, renameat, renameat_with,
-    statat, unlinkat,
+    Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags,
+    Uid, accessat, chownat, fchmod, flock, fstat, fsync, mkdirat, openat, openat2, renameat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -184,6 +184,28 @@ impl Dir {
         written
     }
 
+    /// Replaces the file `name` by `bytes` with `mode`, for readers that must never see half of it.
+    /// Nothing is flushed: what a power cut leaves there is worth nothing.
+    ///
+    /// # Errors
+    /// As [`write_atomic`](Self::write_atomic).
+    pub fn replace(&self, name: &str, bytes: &[u8], mode: u32) -> Result<(), Error> {
+        let new = format!("{name}.new");
+        let path = self.join(&new);
+        let failed = |errno| Error::os("write", &path, errno);
+        component(name, &path)?;
+        match retry(|| unlinkat(&self.fd, &new, AtFlags::empty())) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file = self.open_file(&new, flags, "create")?;
+        fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?;
+        file.write_all(bytes)
+            .map_err(|error| Error::io("write", &path, error))?;
+        retry(|| renameat(&self.fd, &new, &self.fd, name)).map_err(failed)
+    }
+
     /// Renames `from` to `to`, replacing a file `to`, and flushes the directory.
     ///
     /// # Errors
@@ -299,6 +321,30 @@ impl Dir {
         let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(failed)?;
         retry(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)).map_err(failed)?;
         Ok(Lock { _fd: fd })
+    }
+
+    /// Writes a page to a file that has no name and is gone at once: whether this directory can be
+    /// written, a full disk and a quota included.
+    ///
+    /// # Errors
+    /// What open(2), write(2) or fsync(2) says.
+    pub fn try_write(&self) -> Result<(), Error> {
+        let failed = |errno| Error::os("write to", &self.path, errno);
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        match retry(|| openat(&self.fd, ".", flags, Mode::RUSR | Mode::WUSR)) {
+            Ok(file) => {
+                let mut file = File::from(file);
+                file.write_all(&[0; 4096])
+                    .map_err(|error| Error::io("write to", &self.path, error))?;
+                retry(|| fsync(&file)).map_err(failed)
+            }
+            // Filesystems without such files.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                retry(|| accessat(&self.fd, ".", Access::WRITE_OK, AtFlags::EACCESS))
+                    .map_err(failed)
+            }
+            Err(errno) => Err(failed(errno)),
+        }
     }
 
     fn write_new(&self, new: &str, bytes: &[u8], mode: u32) -> Result<(), Error> {

@@ -1,5 +1,7 @@
 //! The log: events with fields, one line each on standard error, as JSON or logfmt from the same
 //! call. What is secret has no way in: a field is a word, a number or a display of an error.
+//! Whoever reads of a failure reads what to do about it (`do`), and nothing is said more than once a
+//! minute (`repeated` counts).
 //!
 //! ```text
 //! {"time":"2026-09-26T11:42:00.125Z","level":"info","event":"session.welcome","version":1}
@@ -8,9 +10,17 @@
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use remedies::REMEDIES;
+use repeats::{Hash, Repeats, Said};
 
 use super::clock;
 use super::utc::Utc;
+
+mod remedies;
+mod repeats;
 
 /// How much an event matters; what is below `[log] level` is not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,28 +76,100 @@ pub fn enabled(level: Level) -> bool {
     level as u8 >= FORM.load(Ordering::Relaxed) & !JSON
 }
 
-/// Writes the event `name` ("session.welcome") with its fields.
-pub fn event(level: Level, name: &str, fields: &[(&str, Value<'_>)]) {
+/// What repeats.
+static REPEATS: Mutex<Repeats> = Mutex::new(Repeats::new());
+
+/// Remedies of the program's own events, beside those of bcd.
+static MORE: OnceLock<&[(&str, &str)]> = OnceLock::new();
+
+/// Adds remedies, by the names of events, once; without any, still to be called by a program whose
+/// warnings shall all have one.
+pub fn add_remedies(remedies: &'static [(&'static str, &'static str)]) {
+    let _ = MORE.set(remedies);
+}
+
+/// Writes the event `name` ("session.welcome") with its fields. A warning or an error that does not say
+/// what to `do` gets the remedy of its name. One that was written within the last minute, with the
+/// same fields save times (`…_ms`), is counted instead.
+pub fn event(level: Level, name: &'static str, fields: &[(&str, Value<'_>)]) {
     #[cfg(test)]
     if tests::QUIET.get() {
         return;
     }
-    if enabled(level) {
-        let json = FORM.load(Ordering::Relaxed) & JSON != 0;
-        let mut line = render(clock::wall_ms(), level, name, fields, json);
-        line.push('\n');
-        // One write a line; there is nowhere to say that standard error is gone.
-        let _ = std::io::stderr().write_all(line.as_bytes());
+    if !enabled(level) {
+        return;
+    }
+    let says = || fields.iter().any(|(key, _)| *key == "do");
+    let remedy = match level {
+        Level::Warn | Level::Error if !says() => remedy(name),
+        _ => None,
+    };
+    let remedy = remedy.map(|remedy| ("do", Value::Text(remedy)));
+    let mut all: Vec<_> = fields.iter().copied().chain(remedy).collect();
+    let (line, key) = render(clock::wall_ms(), level, name, &all);
+    let now = clock::monotonic();
+    let mut repeats = REPEATS.lock().unwrap_or_else(PoisonError::into_inner);
+    tell_overdue(&mut repeats, now);
+    match repeats.take(key, name, level, now) {
+        Said::KeptBack => {}
+        Said::Write(0) => write(line),
+        Said::Write(kept) => {
+            all.push(("repeated", Value::Number(kept.into())));
+            write(render(clock::wall_ms(), level, name, &all).0);
+        }
     }
 }
 
-fn render(
+/// Tells how often lines were kept back whose minute is over: for moments at which the process is awake
+/// anyway.
+pub fn tell_repeats() {
+    let mut repeats = REPEATS.lock().unwrap_or_else(PoisonError::into_inner);
+    tell_overdue(&mut repeats, clock::monotonic());
+}
+
+fn tell_overdue(repeats: &mut Repeats, now: Duration) {
+    while let Some((name, level, kept)) = repeats.overdue(now) {
+        let fields = [
+            ("of", Value::Text(name)),
+            ("repeated", Value::Number(kept.into())),
+        ];
+        write(render(clock::wall_ms(), level, "log.repeated", &fields).0);
+    }
+}
+
+/// One write a line; there is nowhere to say that standard error is gone.
+fn write(mut line: String) {
+    line.push('\n');
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// What to do about an event of this name.
+fn remedy(name: &str) -> Option<&'static str> {
+    let more = MORE.get().copied().unwrap_or_default();
+    let known = REMEDIES
+        .iter()
+        .chain(more)
+        .find(|(known, _)| *known == name);
+    debug_assert!(
+        known.is_some() || MORE.get().is_none(),
+        "{name} says nobody what to do about it"
+    );
+    known.map(|(_, remedy)| *remedy)
+}
+
+/// The line, and the hash of what makes it another one.
+fn render(now_ms: u64, level: Level, name: &str, fields: &[(&str, Value<'_>)]) -> (String, u64) {
+    let json = FORM.load(Ordering::Relaxed) & JSON != 0;
+    render_as(now_ms, level, name, fields, json)
+}
+
+fn render_as(
     now_ms: u64,
     level: Level,
     name: &str,
     fields: &[(&str, Value<'_>)],
     json: bool,
-) -> String {
+) -> (String, u64) {
     let level = match level {
         Level::Debug => "debug",
         Level::Info => "info",
@@ -102,6 +184,7 @@ fn render(
     ];
     let mut line = String::with_capacity(160);
     let mut text = String::new();
+    let mut hash = Hash::new();
     for (key, value) in head.iter().chain(fields) {
         let open = match (line.is_empty(), json) {
             (true, true) => "{",
@@ -126,6 +209,15 @@ fn render(
             Value::Shown(value) => write!(text, "{value}"),
             Value::Chain(error) => chain(&mut text, *error),
         };
+        if *key != "time" && !key.ends_with("_ms") {
+            hash.add(key);
+            match value {
+                Value::Number(number) => hash.0 ^= number,
+                Value::Flag(flag) => hash.0 ^= u64::from(*flag),
+                _ => {}
+            }
+            hash.add(&text);
+        }
         match value {
             Value::Number(_) | Value::Flag(_) => {}
             _ if json || !is_plain(&text) => quote(&mut line, &text),
@@ -134,6 +226,28 @@ fn render(
     }
     if json {
         line.push('}');
+    }
+    (line, hash.0)
+}
+
+/// An error and all its causes on one line, "a: b: c".
+pub fn one_line_chain(error: &dyn std::error::Error) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = chain(&mut text, error);
+    one_line(&text)
+}
+
+/// `text` with control characters as escapes: an error may quote what a peer sent, and that must
+/// neither break the line nor drive the terminal.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
     }
     line
 }
@@ -197,11 +311,11 @@ pub(crate) mod tests {
             ("empty", Value::Text("")),
         ];
         assert_eq!(
-            render(NOW, Level::Info, "session.welcome", &fields, true),
+            render_as(NOW, Level::Info, "session.welcome", &fields, true).0,
             r#"{"time":"2026-09-26T11:42:00.125Z","level":"info","event":"session.welcome","node":"node_01","version":1,"late":false,"error":"reset by peer","empty":""}"#
         );
         assert_eq!(
-            render(NOW, Level::Info, "session.welcome", &fields, false),
+            render_as(NOW, Level::Info, "session.welcome", &fields, false).0,
             "time=2026-09-26T11:42:00.125Z level=info event=session.welcome node=node_01 version=1 late=false error=\"reset by peer\" empty=\"\""
         );
     }
@@ -210,7 +324,7 @@ pub(crate) mod tests {
     fn what_a_peer_sent_can_neither_break_the_line_nor_drive_the_terminal() {
         let hostile = "a\"b\\c\n\u{1b}[31m\u{9b}x=y\u{7f}";
         for json in [true, false] {
-            let line = render(
+            let (line, _) = render_as(
                 NOW,
                 Level::Warn,
                 "x",
@@ -223,5 +337,36 @@ pub(crate) mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn lines_are_alike_when_they_differ_in_times_alone() {
+        let key = |name, error: &str, again, version| {
+            let fields = [
+                ("error", Value::Text(error)),
+                ("again_ms", Value::Number(again)),
+                ("version", Value::Number(version)),
+            ];
+            render_as(NOW + again, Level::Warn, name, &fields, true).1
+        };
+        let one = key("session.lost", "reset", 5, 1);
+        assert_eq!(one, key("session.lost", "reset", 6000, 1));
+        assert_ne!(one, key("session.lost", "refused", 5, 1));
+        assert_ne!(one, key("session.lost", "reset", 5, 2));
+        assert_ne!(one, key("session.gone", "reset", 5, 1));
+    }
+
+    #[test]
+    fn remedies_are_by_name_and_no_name_is_there_twice() {
+        let mut names: Vec<_> = REMEDIES.iter().map(|(name, _)| *name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(
+            REMEDIES
+                .iter()
+                .all(|(name, remedy)| !remedy.is_empty() && name.contains('.'))
+        );
     }
 }

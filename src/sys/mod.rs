@@ -15,6 +15,7 @@ pub mod clock;
 pub mod environment;
 pub mod fs;
 pub mod host;
+pub mod local;
 pub mod log;
 pub mod netlink;
 pub mod power;

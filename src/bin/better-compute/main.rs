@@ -15,10 +15,12 @@ mod json;
 mod news;
 mod pki;
 mod registry;
+mod remedies;
 mod store;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    bcd::sys::log::add_remedies(remedies::REMEDIES);
     bcd::cli::dispatch(&cli::BETTER_COMPUTE, std::env::args_os())
 }

@@ -6,23 +6,32 @@ use crate::converge::Converge;
 use crate::facts;
 use crate::proto::{Command, OutputRequest};
 use crate::rt;
-use crate::session::{About, Duties, Signed, Terms};
+use crate::session::{About, Duties, Signed, Stands, Terms};
+use crate::status::Board;
+use crate::sys::log;
 
 /// What this bcd does for its control plane.
 pub(super) struct Work {
     converge: Converge,
     commands: Commands,
     facts: facts::report::Duty,
+    board: Board,
     /// A piece of output on its way.
     sending: RefCell<Option<rt::JoinHandle<()>>>,
 }
 
 impl Work {
-    pub(super) fn new(converge: Converge, commands: Commands, facts: facts::report::Duty) -> Self {
+    pub(super) fn new(
+        converge: Converge,
+        commands: Commands,
+        facts: facts::report::Duty,
+        board: Board,
+    ) -> Self {
         Self {
             converge,
             commands,
             facts,
+            board,
             sending: RefCell::default(),
         }
     }
@@ -36,10 +45,18 @@ impl Duties for Work {
         }
     }
 
-    fn acked(&self, _position: u64) {}
+    fn acked(&self, _position: u64) {
+        self.board.news().ring();
+    }
+
+    fn stands(&self, stands: Stands<'_>) {
+        self.board.stands(stands);
+    }
 
     fn awake(&self) {
         self.facts.look();
+        self.board.beats().ring();
+        log::tell_repeats();
     }
 
     async fn welcomed(&self, _terms: Terms) {}

@@ -86,6 +86,11 @@ impl Error {
         self.errno() == Some(Errno::WOULDBLOCK)
     }
 
+    /// This process has no right to it.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.errno(), Some(Errno::ACCESS | Errno::PERM))
+    }
+
     /// The filesystem is mounted read-only.
     pub fn is_read_only(&self) -> bool {
         self.errno() == Some(Errno::ROFS)

@@ -27,6 +27,7 @@ use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
 use crate::wire::dial::{self, DialError, TlsTarget, Tried};
+use crate::wire::http1::date;
 pub use crate::wire::phase::Phase;
 use crate::wire::url;
 use crate::wire::watched::{Signs, Watched};
@@ -363,6 +364,29 @@ impl Client {
                 };
                 Err(CallError::new(phase, Cause::TimedOut(wait)))
             }
+        }
+    }
+
+    /// Calls a method that no server has: that there is an answer shows that the server takes this client's
+    /// certificate. The time in it by the server's clock, Unix seconds, where it says one.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no answer.
+    pub async fn probe(&self, wait: Duration) -> Result<Option<u64>, CallError> {
+        let call = async {
+            let (mut sending, incoming) = self.open("/bcd.doctor/Probe", Some(wait)).await?;
+            // The server may have answered before.
+            let _ = sending.send_data(Bytes::new(), true);
+            let State::Waiting(answer) = incoming.state else {
+                return Ok(None);
+            };
+            let answer = answer.await.map_err(broken)?;
+            let date = answer.headers().get(header::DATE);
+            Ok(date.and_then(|date| date::parse(date.to_str().ok()?)))
+        };
+        match rt::timeout(wait, call).await {
+            Ok(answered) => answered,
+            Err(_) => Err(CallError::new(Phase::Answer, Cause::TimedOut(wait))),
         }
     }
 

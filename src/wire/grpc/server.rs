@@ -35,6 +35,8 @@ use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, frame_bytes, poll_se
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, is_grpc};
 use crate::rt;
+use crate::sys::clock;
+use crate::wire::http1::date;
 use crate::wire::watched::Watched;
 
 /// What a peer may do, and for how long.
@@ -404,6 +406,11 @@ fn grpc_head() -> Response<()> {
     // What gRPC asks of a server that refuses a compressed request.
     let identity = HeaderValue::from_static("identity");
     head.headers_mut().insert("grpc-accept-encoding", identity);
+    // For who has no other way to know the time (RFC 9110, section 6.6.1).
+    let date = date::imf_fixdate(clock::wall_ms() / 1000);
+    if let Ok(date) = HeaderValue::from_str(&date) {
+        head.headers_mut().insert(header::DATE, date);
+    }
     head
 }
 

@@ -5,7 +5,7 @@
 //! that is how requests are smuggled. Redirects are not followed: their status is returned.
 mod body;
 pub mod client;
-mod date;
+pub(crate) mod date;
 pub mod server;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod client;
 mod commands;
 mod dev;
 mod events;
+mod man;
 mod nodes;
 mod pki;
 mod rotate;
@@ -16,7 +17,10 @@ mod tokens;
 mod version;
 mod watch;
 
-use bcd::cli::flags::Command;
+use std::process::ExitCode;
+
+use bcd::cli::flags::{Args, Command};
+use bcd::cli::{Failure, completions};
 
 pub static BETTER_COMPUTE: Command = Command::group(
     "better-compute",
@@ -29,6 +33,12 @@ pub static BETTER_COMPUTE: Command = Command::group(
         commands::COMMAND,
         spec::COMMAND,
         events::COMMAND,
+        completions::command(complete),
+        man::COMMAND,
         version::COMMAND,
     ],
 );
+
+fn complete(args: &Args) -> Result<ExitCode, Failure> {
+    completions::run(&BETTER_COMPUTE, args)
+}
