@@ -48,7 +48,8 @@ bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
 	@$(VENV)/bin/python benches/journal_vs_sqlite.py
 
 .PHONY: fuzz
-fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (needs a nightly compiler)
+fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (60)
+	@tools/packages.sh fuzz
 	@tools/fuzz.sh
 
 .PHONY: fmt

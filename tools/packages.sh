@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that this Debian machine has what a make target needs.
 #
-#   tools/packages.sh static|test|lint|demo|bench|ramdisk
+#   tools/packages.sh static|test|lint|demo|bench|fuzz|ramdisk
 #
 # As root, missing packages are installed with apt. Otherwise the script names them and stops
 # with exit code 2, having changed nothing. This is the only place that lists packages.
@@ -19,6 +19,8 @@ guest="qemu-system-x86 cpio e2fsprogs"
 case "${1:-}" in
   demo) packages="$build $musl" ;;
   static) packages="$build $musl" ;;
+  # libFuzzer is C++.
+  fuzz) packages="$build g++" ;;
   lint) packages="$build shellcheck python3" ;;
   test | bench)
     packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl etcd-server iproute2 nftables procps mount zsh fish mandoc groff-base $image $guest"
@@ -26,7 +28,7 @@ case "${1:-}" in
   # The outside programs that go into the image are those of this machine.
   ramdisk) packages="$build $musl $image nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools" ;;
   *)
-    echo "usage: $0 static|test|lint|demo|bench|ramdisk" >&2
+    echo "usage: $0 static|test|lint|demo|bench|fuzz|ramdisk" >&2
     exit 2
     ;;
 esac
