@@ -119,21 +119,22 @@ impl Dependencies {
         let mut seen = BTreeSet::new();
         // Depth first, without recursion: a module is listed once all it needs is.
         let mut stack = vec![(path.as_str(), false)];
-        while let Some((path, ready)) = stack.pop() {
+        while let Some((asked, ready)) = stack.pop() {
             if ready {
-                order.push(path);
+                order.push(asked);
                 continue;
             }
+            // A name has one file, the one listed last, by whatever path it is asked for.
+            let (path, needs) =
+                self.entry(&name_of(asked))
+                    .ok_or_else(|| ModulesError::Missing {
+                        module: name.to_owned(),
+                        needs: asked.to_owned(),
+                    })?;
             if !seen.insert(path) {
                 continue;
             }
-            let (_, needs) = self
-                .entry(&name_of(path))
-                .ok_or_else(|| ModulesError::Missing {
-                    module: name.to_owned(),
-                    needs: path.to_owned(),
-                })?;
-            stack.push((path, true));
+            stack.push((path.as_str(), true));
             // depmod writes what must be loaded first last; what is pushed last is taken first.
             stack.extend(needs.iter().map(|need| (need.as_str(), false)));
         }
@@ -405,6 +406,13 @@ kernel/c.ko: kernel/gone.ko
                 "kernel/drivers/net/virtio_net.ko.xz"
             ]
         );
+    }
+
+    #[test]
+    fn a_module_is_loaded_once_by_whatever_path_it_is_asked_for() {
+        let text = b"kernel/a.ko: kernel/old/b.ko kernel/b.ko\nkernel/b.ko:\n";
+        let modules = Dependencies::parse(text).unwrap();
+        assert_eq!(modules.order("a").unwrap(), ["kernel/b.ko", "kernel/a.ko"]);
     }
 
     #[test]
