@@ -86,7 +86,10 @@ fn statuses(mut heard: &[u8]) -> Vec<u16> {
         if heard.len() >= length && !heard.starts_with(b"HTTP/1.1 ") {
             heard = &heard[length..];
         }
-        statuses.push(status);
+        // Whether a client is told to go on depends on how much it had sent by then (RFC 9110, 10.1.1).
+        if status >= 200 {
+            statuses.push(status);
+        }
     }
     statuses
 }

@@ -19,7 +19,9 @@ pub fn run(data: &[u8]) {
         Err(malformed) => {
             let said = malformed.to_string();
             let secret = text.rsplit('.').next().unwrap_or_default().trim();
-            assert!(secret.len() < 16 || !said.contains(secret));
+            // Words of the message itself are no secret.
+            let telling = secret.len() >= 16 && !secret.contains(char::is_whitespace);
+            assert!(!telling || !said.contains(secret));
         }
     }
 }
