@@ -8,17 +8,20 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
+pub mod api;
 pub mod base64;
 pub mod certificate;
 pub mod cmdline;
 pub mod command;
 pub mod config;
+pub mod contract;
 pub mod cpio;
 pub mod csr;
 pub mod dhcp;
 pub mod doctor_texts;
 pub mod elf;
 pub mod envelope;
+pub mod gateway_session;
 pub mod grpc_client;
 pub mod grpc_frames;
 pub mod grpc_server;
@@ -26,8 +29,10 @@ pub mod grpc_status;
 pub mod http_answer;
 pub mod http_request;
 pub mod identity;
+pub mod intake;
 pub mod join_answer;
 pub mod join_token;
+pub mod joinservice;
 pub mod journal;
 pub mod json;
 pub mod jwk;
@@ -35,18 +40,22 @@ pub mod machine_texts;
 pub mod modules;
 pub mod netlink;
 pub mod node_spec;
+pub mod operator_texts;
 pub mod outbox;
 pub mod pem;
+pub mod pki_bundle;
 pub mod private_key;
 pub mod proto;
 pub mod spki;
 pub mod status_request;
+pub mod store_rows;
 pub mod toml;
 pub mod trust_bundle;
 pub mod url;
 pub mod vpd;
 pub mod wellknown;
 
+pub mod fleet;
 pub mod mutate;
 pub mod pieces;
 
@@ -76,10 +85,11 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 certificate cmdline command config cpio csr dhcp doctor_texts elf envelope grpc_client grpc_frames
-    grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
-    jwk machine_texts modules netlink node_spec outbox pem private_key proto spki status_request toml trust_bundle url vpd
-    wellknown
+    api base64 certificate cmdline command config contract cpio csr dhcp doctor_texts elf
+    envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
+    http_request identity intake join_answer join_token joinservice journal json jwk
+    machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key
+    proto spki status_request store_rows toml trust_bundle url vpd wellknown
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does
@@ -91,4 +101,23 @@ fn peer_that_said(data: &[u8]) -> (UnixStream, bcd::rt::TcpStream) {
     let _ = theirs.shutdown(std::net::Shutdown::Write);
     let ours = bcd::rt::TcpStream::from_std(std::os::fd::OwnedFd::from(ours).into());
     (theirs, ours.expect("a socket of the loop"))
+}
+
+/// Both ends of a connection.
+fn connection() -> (bcd::rt::TcpStream, bcd::rt::TcpStream) {
+    let (theirs, ours) = UnixStream::pair().expect("a pair of sockets");
+    let end = |end| bcd::rt::TcpStream::from_std(std::os::fd::OwnedFd::from(end).into());
+    (
+        end(theirs).expect("a socket of the loop"),
+        end(ours).expect("a socket of the loop"),
+    )
+}
+
+/// A message for people is one line without control characters.
+fn one_line(said: &impl std::fmt::Display) {
+    let said = said.to_string();
+    assert!(
+        !said.is_empty() && !said.chars().any(char::is_control),
+        "{said:?}"
+    );
 }

@@ -1,5 +1,5 @@
-//! Every fuzz target over its seeds and over fixed mutations of them: seconds, no nightly compiler, no
-//! libFuzzer. Beside the target's own promises, each input is held to a bound of memory and of time.
+//! Every fuzz target over its seeds and over fixed mutations of them: seconds, no libFuzzer. Beside
+//! the target's own promises, each input is held to a bound of memory and of time.
 //!
 //! `FUZZ_RUNS=100000 cargo test … --test fuzz json` runs more of them; `FUZZ_TRACE=1` names each input
 //! before it runs, which tells the one that ends the process.
@@ -147,10 +147,11 @@ macro_rules! brief {
 }
 
 brief! {
-    base64 certificate cmdline command config cpio csr dhcp elf envelope grpc_client grpc_frames
-    grpc_server grpc_status http_answer http_request identity join_answer join_token journal json
-    jwk machine_texts modules netlink node_spec outbox pem private_key proto spki toml trust_bundle url vpd
-    wellknown
+    api base64 certificate cmdline command config contract cpio csr dhcp doctor_texts elf
+    envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
+    http_request identity intake join_answer join_token joinservice journal json jwk
+    machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key
+    proto spki status_request store_rows toml trust_bundle url vpd wellknown
 }
 
 fn names(listed: impl IntoIterator<Item = impl Into<String>>) -> BTreeSet<String> {

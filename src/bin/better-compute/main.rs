@@ -3,24 +3,26 @@
 //! How the parts fit: `pki` is the bundle of keys, `store` the database; `joinservice` decides joins on a
 //! thread of its own; `registry` is the thread the gateway and the API reach the database through;
 //! `gateway` and `api` listen; `dev` puts them together in one process; `cli` is the commands.
+//!
+//! The modules are public for fuzz/, which has these sources as a library (Cargo.toml beside this file).
 
-mod api;
-mod cli;
-mod contract;
-mod dev;
-mod gateway;
-mod ids;
-mod joinservice;
-mod json;
-mod news;
-mod pki;
-mod registry;
-mod remedies;
-mod store;
+pub mod api;
+pub mod cli;
+pub mod contract;
+pub mod dev;
+pub mod gateway;
+pub mod ids;
+pub mod joinservice;
+pub mod json;
+pub mod news;
+pub mod pki;
+pub mod registry;
+pub mod remedies;
+pub mod store;
 
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     bcd::sys::log::add_remedies(remedies::REMEDIES);
     bcd::cli::dispatch(&cli::BETTER_COMPUTE, std::env::args_os())
 }

@@ -13,10 +13,10 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 mod commands;
-mod downloads;
+pub mod downloads;
 mod events;
 mod operator;
-mod query;
+pub mod query;
 pub mod rotations;
 mod specs;
 pub mod views;
@@ -62,7 +62,7 @@ pub struct Api {
 }
 
 /// A request that is not answered with what it asks for.
-struct Refused(u16, &'static str, String);
+pub struct Refused(u16, &'static str, String);
 
 impl Refused {
     fn not_found(what: &str) -> Self {
@@ -134,7 +134,8 @@ impl Api {
         }
     }
 
-    async fn answer(&self, request: Request) -> Answer {
+    /// Answers one request.
+    pub async fn answer(&self, request: Request) -> Answer {
         let answer = self.route(&request).await.unwrap_or_else(Refused::answer);
         log::event(
             Level::Debug,

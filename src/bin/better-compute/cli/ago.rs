@@ -15,8 +15,10 @@ pub fn span(ms: i64) -> String {
 pub fn ago(at_ms: Option<i64>, now_ms: i64) -> String {
     match at_ms {
         None => "-".to_owned(),
-        Some(at) if now_ms - at < 2000 => "now".to_owned(),
-        Some(at) => format!("{} ago", span(now_ms - at)),
+        Some(at) => match now_ms.saturating_sub(at) {
+            ..2000 => "now".to_owned(),
+            passed => format!("{} ago", span(passed)),
+        },
     }
 }
 

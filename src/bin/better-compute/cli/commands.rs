@@ -393,7 +393,7 @@ fn text_of(command: &Json) -> String {
     let deadline = command
         .number("deadlineMs")
         .map(|deadline| match deadline > now {
-            true => format!("in {}", span(deadline - now)),
+            true => format!("in {}", span(deadline.saturating_sub(now))),
             false => ago(Some(deadline), now),
         });
     let shown = |name: &str| {

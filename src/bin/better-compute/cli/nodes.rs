@@ -128,7 +128,10 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
         (
             "certificate",
             match node.certificate_until_ms > now {
-                true => format!("valid for {}", span(node.certificate_until_ms - now)),
+                true => format!(
+                    "valid for {}",
+                    span(node.certificate_until_ms.saturating_sub(now))
+                ),
                 false => format!("expired {}", ago(Some(node.certificate_until_ms), now)),
             },
         ),

@@ -81,7 +81,7 @@ fn create(args: &Args) -> Result<ExitCode, Failure> {
         created.role,
         created.pool,
         created.site,
-        span(created.expires_at_ms - now_ms() + 500)
+        span(created.expires_at_ms.saturating_sub(now_ms() - 500))
     );
     print(&format!("{}\n", created.token))?;
     Ok(ExitCode::SUCCESS)
@@ -111,7 +111,7 @@ fn list(args: &Args) -> Result<ExitCode, Failure> {
 
 fn row(token: TokenView, now: i64) -> Vec<String> {
     let expires = match token.expires_at_ms > now {
-        true => format!("in {}", span(token.expires_at_ms - now)),
+        true => format!("in {}", span(token.expires_at_ms.saturating_sub(now))),
         false => ago(Some(token.expires_at_ms), now),
     };
     vec![

@@ -10,7 +10,7 @@
 
 mod handshakes;
 mod rate;
-mod session;
+pub mod session;
 pub mod tls;
 
 use std::cell::{Cell, RefCell};
@@ -219,7 +219,8 @@ impl Gateway {
         });
     }
 
-    fn router(self: Rc<Self>) -> Router {
+    /// What nodes call.
+    pub fn router(self: Rc<Self>) -> Router {
         let mut router = Router::new();
         let rate = Rc::new(Rate::default());
         for (path, call) in [

@@ -453,7 +453,7 @@ fn grant(
     }
     if now_ms >= token.expires_at_ms {
         return Err(Refusal::Expired {
-            ago_ms: now_ms - token.expires_at_ms,
+            ago_ms: now_ms.saturating_sub(token.expires_at_ms),
         });
     }
     issue(store, keys, policy, asked, token, now_ms)

@@ -312,7 +312,11 @@ impl Bundle {
         Self::parse(&bytes).map_err(|why| PkiError::Malformed(path.to_owned(), why))
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// A bundle from its file's bytes.
+    ///
+    /// # Errors
+    /// What keeps them from being a bundle of this version, in words.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = json::check(bytes, BUNDLE_MAX, 8).map_err(|error| error.to_string())?;
         let file = File::deserialize_json(text).map_err(|error| error.to_string())?;
         if file.format != FORMAT {
@@ -374,7 +378,8 @@ impl Bundle {
         })
     }
 
-    fn to_json(&self) -> String {
+    /// The file's text.
+    pub fn to_json(&self) -> String {
         let cert = |der: &Vec<u8>| pem::encode("CERTIFICATE", der).to_string();
         let key = |der: &Vec<u8>| pem::encode("PUBLIC KEY", der).to_string();
         let public = &self.public;
@@ -420,20 +425,30 @@ impl Bundle {
     /// # Errors
     /// See [`SealError`].
     pub fn open(&self, lock: &Lock) -> Result<Private, SealError> {
-        let plaintext = lock.open(&self.sealed, &self.public.bound())?;
-        let malformed = SealError::Malformed("the private half");
-        let Ok(text) = std::str::from_utf8(&plaintext) else {
-            return Err(malformed);
-        };
-        let Ok(file) = PrivateFile::deserialize_json(text) else {
-            return Err(malformed);
-        };
+        Private::parse(&lock.open(&self.sealed, &self.public.bound())?)
+    }
+
+    /// How the private half is sealed: `argon2id` or `key-file`.
+    pub fn sealed_with(&self) -> &str {
+        self.sealed.kdf()
+    }
+}
+
+impl Private {
+    /// From what was sealed.
+    ///
+    /// # Errors
+    /// [`SealError::Malformed`].
+    pub fn parse(plaintext: &[u8]) -> Result<Self, SealError> {
+        let malformed = || SealError::Malformed("the private half");
+        let text = json::check(plaintext, BUNDLE_MAX, 8).map_err(|_| malformed())?;
+        let file = PrivateFile::deserialize_json(text).map_err(|_| malformed())?;
         let key = |text: &str| {
             base64::decode(text)
                 .map(Zeroizing::new)
                 .map_err(|_| SealError::Malformed("a private key"))
         };
-        Ok(Private {
+        Ok(Self {
             serving_ca: key(&file.serving_ca)?,
             node_ca: key(&file.node_ca)?,
             join_signing: key(&file.join_signing)?,
@@ -452,13 +467,6 @@ impl Bundle {
         })
     }
 
-    /// How the private half is sealed: `argon2id` or `key-file`.
-    pub fn sealed_with(&self) -> &str {
-        self.sealed.kdf()
-    }
-}
-
-impl Private {
     /// Sealed, and bound to the public half.
     fn seal(&self, public: &Public, lock: &Lock) -> Sealed {
         let b64 = |key: &Zeroizing<Vec<u8>>| base64::encode(key);

@@ -18,11 +18,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 mod dialogue;
-mod fetch;
+pub mod fetch;
 mod frame;
 mod giving;
 mod hello;
-mod intake;
+pub mod intake;
 
 use std::cell::Cell;
 use std::rc::Rc;

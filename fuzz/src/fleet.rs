@@ -1,0 +1,248 @@
+//! A control plane for the targets that need a whole one: real keys, a real database in memory's file system,
+//! one node that has joined. Made once a thread, and anew when inputs have filled it.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bcd::crypto::envelope::{self, Purpose};
+use bcd::crypto::key::NodeKey;
+use bcd::crypto::{csr, digest, hpke, jwk};
+use bcd::proto::{
+    JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, JoinResult, Message,
+    Role, SealedToken,
+};
+use better_compute::api::Api;
+use better_compute::api::rotations::{NotRotated, Rotations};
+use better_compute::gateway::{Gateway, Settings};
+use better_compute::ids;
+use better_compute::joinservice::{JoinService, Keys, Policy, thread, token};
+use better_compute::pki::{Bundle, Kind, Lock, Private, Public, Step};
+use better_compute::registry::{self, Answer, now_ms};
+use better_compute::store::{Laggards, NewToken, Store};
+
+/// After so many inputs a fleet is made anew.
+const INPUTS: usize = 4096;
+const HOUR_MS: i64 = 3_600_000;
+/// The token of every API here.
+pub const ADMIN: &str = "bcadm_fuzz";
+
+/// A directory that is removed with its owner.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        let memory = PathBuf::from("/dev/shm");
+        let root = match memory.is_dir() {
+            true => memory,
+            false => std::env::temp_dir(),
+        };
+        let path = root.join(ids::new("better-compute-fuzz", now_ms()));
+        std::fs::create_dir(&path).expect("a directory");
+        Self(path)
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub struct Fleet {
+    scratch: Scratch,
+    pub public: Public,
+    private: Private,
+    pub node_id: String,
+    pub node_key: NodeKey,
+    pub node_chain: Vec<Vec<u8>>,
+    /// A request that `node_key` signed.
+    pub csr: Vec<u8>,
+    /// A token that nobody used, and the one the node came with.
+    pub token_id: String,
+    pub token: Vec<u8>,
+    pub used_token: Vec<u8>,
+    inputs: Cell<usize>,
+}
+
+impl Fleet {
+    pub fn new() -> Self {
+        let lock = Lock::Key(vec![1; 32].into());
+        let bundle = Bundle::generate("example.org", true, &lock, now_ms()).expect("a bundle");
+        let private = bundle.open(&lock).expect("its private half");
+        let node_key = NodeKey::generate().expect("a key");
+        let mut fleet = Self {
+            scratch: Scratch::new(),
+            public: bundle.public,
+            private,
+            node_id: String::new(),
+            csr: csr::build(&node_key).expect("a request"),
+            node_key,
+            node_chain: Vec::new(),
+            token_id: String::new(),
+            token: Vec::new(),
+            used_token: Vec::new(),
+            inputs: Cell::new(0),
+        };
+        (_, fleet.used_token) = fleet.mint();
+        (fleet.token_id, fleet.token) = fleet.mint();
+        let request = JoinRequest {
+            attestor: "join-token".to_owned(),
+            role: Role::NODE,
+            credential: Some(fleet.seal(&fleet.csr, &fleet.used_token)),
+            csr: fleet.csr.clone(),
+            ..JoinRequest::default()
+        };
+        let joined = fleet
+            .service(fleet.store())
+            .join(&request.encode_to_vec(), "", now_ms())
+            .unwrap_or_else(|refusal| panic!("{refusal}"));
+        let result = fleet.verified(&joined.response);
+        (fleet.node_id, fleet.node_chain) = (result.node_id, result.certificate_chain);
+        fleet
+    }
+
+    /// Whether it has served long enough.
+    pub fn is_full(&self) -> bool {
+        self.inputs.set(self.inputs.get() + 1);
+        self.inputs.get() > INPUTS
+    }
+
+    /// The database's file.
+    pub fn path(&self) -> PathBuf {
+        self.scratch.join("state.db")
+    }
+
+    pub fn store(&self) -> Store {
+        Store::open(&self.path()).expect("a database")
+    }
+
+    pub fn keys(&self) -> Keys {
+        Keys::new(&self.public, &self.private, now_ms()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn service(&self, store: Store) -> JoinService {
+        JoinService::new(self.keys(), Policy::default(), store)
+    }
+
+    /// A gateway over the databases that `store` opens, with what stands behind it.
+    pub fn gateway(
+        &self,
+        store: impl Fn() -> Store,
+    ) -> (Rc<Gateway>, registry::Registry, Rc<thread::LocalRelay>) {
+        let registry = registry::start(store()).unwrap_or_else(|error| panic!("{error}"));
+        let relay = Rc::new(thread::start(self.service(store())).expect("a thread"));
+        let settings = Settings {
+            trust_domain: self.public.trust_domain.clone(),
+            heartbeat: Duration::from_secs(1),
+        };
+        let gateway = Gateway::new(settings, Rc::new(registry.clone()), relay.clone());
+        (gateway, registry, relay)
+    }
+
+    pub fn api(&self, store: impl Fn() -> Store) -> Api {
+        let (gateway, registry, signer) = self.gateway(store);
+        Api {
+            base_path: "/api".to_owned(),
+            document: Rc::new(RefCell::new("{}".to_owned())),
+            downloads: None,
+            admin: digest::sha256(ADMIN.as_bytes()),
+            registry,
+            gateway,
+            signer,
+            waiting: Cell::new(0),
+            rotations: Rc::new(NoRotations(self.public.clone())),
+        }
+    }
+
+    fn mint(&self) -> (String, Vec<u8>) {
+        let minted = token::mint(now_ms());
+        let token = NewToken {
+            id: &minted.id,
+            digest: minted.digest,
+            role: Role::NODE.0,
+            pool: "pool_a",
+            site: "fsn1",
+            allow_reclaim: true,
+            created_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 24 * HOUR_MS,
+        };
+        self.store().add_token(&token).expect("a token is kept");
+        (minted.id, minted.token.as_bytes().to_vec())
+    }
+
+    /// `token`, sealed to this fleet for `csr`.
+    pub fn seal(&self, csr: &[u8], token: &[u8]) -> JoinRequestCredential {
+        let spki = &self.public.join_encryption_key;
+        let point = spki[spki.len() - 65..].try_into().expect("a point");
+        let recipient = jwk::PublicKey::from_point(point);
+        let sealed = hpke::seal(
+            &recipient,
+            b"better-compute join v1",
+            &digest::sha256(csr),
+            token,
+        );
+        let sealed = sealed.expect("it seals");
+        JoinRequestCredential::SealedToken(SealedToken {
+            key_pin: recipient.pin().to_string(),
+            enc: sealed.enc.to_vec(),
+            ciphertext: sealed.ciphertext,
+        })
+    }
+
+    /// What a node makes of an answer, by the pinned signing key alone.
+    pub fn verified(&self, answer: &[u8]) -> JoinResult {
+        let response = JoinResponse::decode(answer).expect("an answer decodes");
+        let Some(JoinResponseOutcome::Signed(signed)) = response.outcome else {
+            panic!("an answer is signed");
+        };
+        let pins = [self.public.pins().join_signing];
+        let payload = envelope::verify_pinned(&signed, Purpose::JoinResponse, &pins);
+        JoinResult::decode(payload.expect("it verifies")).expect("it decodes")
+    }
+}
+
+/// What this thread keeps in `place`, made anew when its fleet is full.
+pub fn with<T>(
+    place: &'static std::thread::LocalKey<std::cell::RefCell<Option<Rc<T>>>>,
+    fleet: impl Fn(&T) -> &Fleet,
+    new: impl Fn() -> T,
+) -> Rc<T> {
+    let kept = place.with_borrow(Clone::clone);
+    match kept {
+        Some(kept) if !fleet(&kept).is_full() => kept,
+        _ => {
+            let made = Rc::new(new());
+            place.set(Some(made.clone()));
+            made
+        }
+    }
+}
+
+/// Rotations are done elsewhere; here they are only asked for.
+struct NoRotations(Public);
+
+impl Rotations for NoRotations {
+    fn public(&self) -> Public {
+        self.0.clone()
+    }
+
+    fn behind(self: Rc<Self>) -> Answer<Result<BTreeMap<&'static str, Laggards>, NotRotated>> {
+        Box::pin(async { Ok(BTreeMap::new()) })
+    }
+
+    fn rotate(
+        self: Rc<Self>,
+        _: Kind,
+        _: Step,
+        _: bool,
+        _: Duration,
+    ) -> Answer<Result<(), NotRotated>> {
+        Box::pin(async { Err(NotRotated::Busy) })
+    }
+}

@@ -1,0 +1,132 @@
+//! Joins and renewals as a JoinService gets them: any request is refused in one line or answered with a
+//! certificate for its own key; a token goes to one key only; nothing ends in a fault.
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bcd::crypto::certificate::Certificate;
+use bcd::crypto::envelope::{self, Purpose};
+use bcd::crypto::{csr, digest};
+use bcd::proto::{JoinRequest, JoinRequestCredential, Message, RenewRequest, Renewal};
+use better_compute::joinservice::{JoinService, Refusal};
+use better_compute::registry::now_ms;
+
+use super::fleet::{self, Fleet};
+
+pub const HEAP: super::Heap = super::Heap {
+    base: 1 << 20,
+    per_byte: 256,
+};
+
+struct Place {
+    fleet: Fleet,
+    service: RefCell<JoinService>,
+}
+
+thread_local! {
+    static PLACE: RefCell<Option<Rc<Place>>> = const { RefCell::new(None) };
+}
+
+/// The first byte says what the rest is: a join or a renewal as it comes, or one whose signatures and
+/// seals hold around what the rest says.
+pub fn run(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else {
+        return;
+    };
+    let place = fleet::with(
+        &PLACE,
+        |place| &place.fleet,
+        || {
+            let fleet = Fleet::new();
+            let service = RefCell::new(fleet.service(fleet.store()));
+            Place { fleet, service }
+        },
+    );
+    match first % 4 {
+        0 => judge(&place, rest, false),
+        1 => judge(&place, rest, true),
+        2 => sealed(&place, rest),
+        _ => signed(&place, rest),
+    }
+}
+
+/// A join whose token opens: the ciphertext of the input is the token's text; none is a token that is good.
+fn sealed(place: &Place, rest: &[u8]) {
+    let Ok(mut request) = JoinRequest::decode(rest) else {
+        return;
+    };
+    let fleet = &place.fleet;
+    let token = match request.credential {
+        Some(JoinRequestCredential::SealedToken(sealed)) if !sealed.ciphertext.is_empty() => {
+            sealed.ciphertext
+        }
+        _ => fleet.used_token.clone(),
+    };
+    request.csr = fleet.csr.clone();
+    request.credential = Some(fleet.seal(&fleet.csr, &token));
+    judge(place, &request.encode_to_vec(), false);
+}
+
+/// A renewal that the node's own key signed.
+fn signed(place: &Place, rest: &[u8]) {
+    let fleet = &place.fleet;
+    let mut payload = rest.to_vec();
+    if let Ok(mut asking) = Renewal::decode(rest) {
+        if asking.node_id.is_empty() {
+            asking.node_id = fleet.node_id.clone();
+        }
+        if asking.csr.is_empty() {
+            asking.csr = fleet.csr.clone();
+        }
+        payload = asking.encode_to_vec();
+    }
+    let signed = envelope::sign(payload, Purpose::Renewal, &fleet.node_key).expect("a signature");
+    let request = RenewRequest {
+        signed: Some(signed),
+        ..RenewRequest::default()
+    };
+    judge(place, &request.encode_to_vec(), true);
+}
+
+fn judge(place: &Place, request: &[u8], renewal: bool) {
+    let mut service = place.service.borrow_mut();
+    let answered = match renewal {
+        true => service.renew(request, "192.0.2.1", now_ms()),
+        false => service.join(request, "192.0.2.1", now_ms()),
+    };
+    match answered {
+        Err(refusal) => {
+            assert!(
+                !matches!(refusal, Refusal::Store(_) | Refusal::Fault(_)),
+                "{refusal}"
+            );
+            let status = refusal.status();
+            super::one_line(&status.message);
+            assert!(status.message.len() < 1024, "{}", status.message);
+            let token = &place.fleet.token;
+            let secret = &token[token.len() - 20..];
+            assert!(
+                !status
+                    .message
+                    .as_bytes()
+                    .windows(20)
+                    .any(|part| part == secret)
+            );
+        }
+        Ok(answered) => {
+            let result = place.fleet.verified(&answered.response);
+            let leaf = result.certificate_chain.first().expect("a leaf");
+            let leaf = Certificate::parse(leaf).expect("a certificate");
+            assert_eq!(leaf.uri_names, [result.spiffe_id.as_str()]);
+            let asked = match renewal {
+                true => RenewRequest::decode(request)
+                    .ok()
+                    .and_then(|request| Renewal::decode(&request.signed?.payload).ok())
+                    .map(|asking| asking.csr),
+                false => JoinRequest::decode(request).ok().map(|request| request.csr),
+            };
+            let asked = asked.expect("what was answered decodes");
+            assert_eq!(result.csr_sha256, digest::sha256(&asked));
+            assert_eq!(leaf.spki, csr::verify(&asked).expect("it was verified"));
+        }
+    }
+}
