@@ -1,6 +1,6 @@
 //! Whether the configuration reads, and who else may read it.
-use super::{Seen, Verdict, chain};
-use crate::config::{self, ConfigError};
+use super::{Seen, Verdict, chain, look_again};
+use crate::config::{self, ConfigError, ReadError};
 
 pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     match seen.config {
@@ -18,7 +18,8 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
                     "install bcd on this machine, or name the file with --config"
                 }
                 ConfigError::Invalid(..) => "correct these lines; bcd config check reads it again",
-                ConfigError::Read(..) => "run it as root, or as the user bcd node runs as",
+                ConfigError::Read(_, ReadError::Io(error)) => look_again(error),
+                ConfigError::Read(..) => "it must be a regular file of at most 64 KiB",
             };
             Verdict::fail(chain(error), remedy)
         }

@@ -1,7 +1,7 @@
 //! Whether the state directory is there, private and writable.
 use std::os::unix::fs::MetadataExt;
 
-use super::{Seen, Verdict, chain};
+use super::{Seen, Verdict, chain, look_again};
 use crate::sys::{fs, user};
 
 pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
@@ -12,9 +12,15 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             return Verdict::warn(format!("{shown} is missing"), "bcd join makes it");
         }
         Err(error) => {
-            return Verdict::unseen(&format!("{shown}: {error}"), "run it as root");
+            return Verdict::unseen(&format!("{shown}: {error}"), look_again(&error));
         }
     };
+    if !there.is_dir() {
+        return Verdict::fail(
+            format!("{shown} is no directory"),
+            "move it away, or correct data_dir",
+        );
+    }
     let mode = there.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Verdict::warn(

@@ -1,7 +1,7 @@
 //! Under `[helper]`: whether the account is there and the state is its.
 use std::os::unix::fs::MetadataExt;
 
-use super::{Seen, Verdict, chain};
+use super::{Seen, Verdict, chain, look_again};
 use crate::identity::store::{IDENTITY, KEY};
 use crate::sys::user;
 
@@ -35,7 +35,7 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
                 let why = format!("{}: {error}", path.display());
-                return Verdict::unseen(&why, "run it as root");
+                return Verdict::unseen(&why, look_again(&error));
             }
         }
     }

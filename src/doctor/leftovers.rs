@@ -1,5 +1,5 @@
 //! Files that were set aside, or that a crash left.
-use super::{Seen, Verdict};
+use super::{Seen, Verdict, look_again};
 
 /// Names that are told; of more only the count.
 const TOLD: usize = 8;
@@ -11,7 +11,7 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Verdict::ok(format!("none: {shown} is missing"));
         }
-        Err(error) => return Verdict::unseen(&format!("{shown}: {error}"), "run it as root"),
+        Err(error) => return Verdict::unseen(&format!("{shown}: {error}"), look_again(&error)),
     };
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())

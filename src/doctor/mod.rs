@@ -14,6 +14,7 @@
     )
 )]
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -191,6 +192,14 @@ impl Verdict {
 
     fn no_config() -> Self {
         Self::unseen("it needs a configuration", "see the check config")
+    }
+}
+
+/// What to do about a path that cannot be looked at.
+fn look_again(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run it as root, or as the user bcd node runs as",
+        _ => "look at that path: what it names is not what bcd puts there",
     }
 }
 

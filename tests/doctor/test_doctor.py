@@ -1,6 +1,7 @@
 """`bcd doctor` on machines that are well, and on machines that are not, each in its own way."""
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -132,6 +133,21 @@ def test_a_broken_configuration_is_told_with_its_lines(make_node, text):
     code, checks = doctor(node)
     assert code == 1
     assert checks["config"]["level"] == "fail"
+
+
+def test_things_that_are_not_what_they_should_be_hide_nothing(make_node, tmp_path):
+    node = make_node(data_dir=str(tmp_path / "file"), socket_path=str(tmp_path / "fifo"))
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "fifo")
+    code, checks = doctor(node)
+    assert code == 1
+    assert checks["data-dir"]["level"] == "fail" and "no directory" in checks["data-dir"]["evidence"]
+    assert checks["gateway"]["level"] == checks["tls"]["level"] == "ok"
+    # Nothing waits for a pipe that nobody writes to.
+    node.config.unlink()
+    os.mkfifo(node.config)
+    _, checks = doctor(node)
+    assert "regular file" in checks["config"]["evidence"]
 
 
 def test_a_configuration_that_others_may_read_is_a_warning(make_node):
