@@ -169,6 +169,25 @@ fn a_file_cut_anywhere_opens_with_whole_commits() {
 }
 
 #[test]
+fn a_last_record_that_lost_bytes_of_its_ending_is_not_taken() {
+    let (bytes, contents) = sample();
+    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    let zeros = bytes[..last].iter().rev().take_while(|byte| **byte == 0);
+    let zeros = zeros.count();
+    assert!(zeros > 0, "the sample's last record ends in zeros");
+    for lost in 1..=zeros {
+        let dir = room();
+        let mut short = bytes[..last - lost].to_vec();
+        short.push(bytes[last]);
+        std::fs::write(dir.join(NAME), &short).unwrap();
+        let (mut writer, recovered) = open(&dir);
+        let now = content(&mut writer, &recovered);
+        assert!(contents[..contents.len() - 1].contains(&now), "{now:?}");
+        assert!(recovered.tail_cut > 0 || recovered.damage.is_some());
+    }
+}
+
+#[test]
 fn what_is_no_journal_at_all_is_set_aside_and_said() {
     for (bytes, what) in [
         (Vec::new(), "it is empty"),

@@ -90,7 +90,8 @@ impl<'a> Window<'a> {
             left -= part.len();
         }
         let ending = total(head.length) - HEAD - head.length;
-        if !head.matches(crc) || !is_ending(self.at(at, ending)?) {
+        let ending_bytes = self.at(at, ending)?;
+        if !head.matches(crc) || ending_bytes.len() != ending || !is_ending(ending_bytes) {
             return Ok(None);
         }
         Ok(head.record(&prefix, offset))
