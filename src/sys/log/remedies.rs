@@ -18,6 +18,10 @@ pub static REMEDIES: &[(&str, &str)] = &[
         "look for a program or a disk that hangs: bcd facts, the kernel's log",
     ),
     ("facts.not_told", DISK),
+    (
+        "identity.renewal_failed",
+        "see that the control plane runs and is reached: bcd doctor; it is asked again by itself",
+    ),
     ("identity.renewal_not_told", DISK),
     ("identity.time_not_kept", DISK),
     ("identity.tls", "restart bcd node"),
