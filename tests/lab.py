@@ -89,6 +89,7 @@ class ControlPlane:
     """`better-compute dev` in a directory of its own, on ports of its own."""
 
     flags = ()
+    prefix = ()  # what stands before its command, and before the operator's
 
     def __init__(self, better_compute, directory):
         self.program = better_compute
@@ -103,7 +104,7 @@ class ControlPlane:
         ready.unlink(missing_ok=True)
         gateway, http = self.ports.get("gateway", "127.0.0.1:0"), self.ports.get("http", "127.0.0.1:0")
         self.process = Background(
-            [self.program, "dev", "--dir", self.dir, "--gateway", gateway, "--http", http, *self.flags],
+            [*self.prefix, self.program, "dev", "--dir", self.dir, "--gateway", gateway, "--http", http, *self.flags],
             self.log)
 
         def serving():
@@ -128,7 +129,7 @@ class ControlPlane:
     def run(self, *arguments, check=True):
         """An operator's command against this control plane."""
         done = subprocess.run(
-            [str(self.program), *[str(a) for a in arguments], "--dir", str(self.dir)],
+            [*self.prefix, str(self.program), *[str(a) for a in arguments], "--dir", str(self.dir)],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean_env(), timeout=60)
         if check and done.returncode != 0:
             pytest.fail(f"better-compute {' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stderr}")

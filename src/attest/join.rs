@@ -220,6 +220,7 @@ where
 pub fn may_pass(error: &CallError) -> bool {
     match &error.cause {
         Cause::TimedOut(_) | Cause::Connect(_) | Cause::Http2(_) => true,
+        Cause::Hop(error) => !error.is_refusal(),
         Cause::Tls(TlsError::Refused(rustls::Error::InvalidCertificate(_))) => false,
         Cause::Tls(_) => true,
         Cause::Status(status) => matches!(
@@ -251,6 +252,14 @@ impl Error {
     /// What to do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
+            Self::GaveUp {
+                last:
+                    CallError {
+                        cause: Cause::Hop(error),
+                        ..
+                    },
+                ..
+            } => error.remedy(),
             Self::GaveUp { .. } => {
                 "check that this host reaches the gateway, and run bcd join again: the token is not used up"
             }
@@ -264,6 +273,7 @@ impl Error {
 
 fn call_remedy(error: &CallError) -> &'static str {
     match &error.cause {
+        Cause::Hop(error) => error.remedy(),
         Cause::Tls(TlsError::Refused(error)) => match Failure::find(error) {
             Some(Failure::NotPinned { .. } | Failure::NotIssued { .. }) => {
                 "compare serving_ca_spki_pin in config.toml with `better-compute pki pins`, and check that \

@@ -248,6 +248,10 @@ impl Error {
                  `better-compute pki pins` prints into config.toml and restart bcd node",
             ),
             Self::Call(CallError {
+                cause: Cause::Hop(error),
+                ..
+            }) => Some(error.remedy()),
+            Self::Call(CallError {
                 cause: Cause::Status(status),
                 ..
             }) => match status.code {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::terms::{Going, Terms};
 use super::flags::{Args, Command, Flag};
-use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, warn};
+use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, take_proxy, warn};
 use crate::attest::gateway;
 use crate::attest::join::{self, Accepted, Asked, Expected, Notice, is_node_id};
 use crate::attest::join_token::{self, TokenFile};
@@ -103,6 +103,7 @@ struct Options<'a> {
 }
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
+    take_proxy()?;
     let options = options(args)?;
     let terms = Terms::of(args, args.path_or("config", DEFAULT_CONFIG))?;
     let store = Store::create(terms.data_dir()).map_err(stored)?;

@@ -28,6 +28,7 @@ use crate::config::Config;
 use crate::rt;
 use crate::sys::log;
 pub use crate::sys::log::{one_line, one_line_chain as chain};
+use crate::wire::proxy;
 
 /// Where bcd looks for its configuration unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/bcd/config.toml";
@@ -155,6 +156,17 @@ impl<E: Error + 'static> From<E> for Failure {
 /// It cannot be read, or is wrong: exit code 2.
 pub fn load_config(args: &Args) -> Result<Config, Failure> {
     Config::load(args.path_or("config", DEFAULT_CONFIG)).map_err(Failure::refused)
+}
+
+/// Takes the proxy from the environment. Before any thread is started.
+///
+/// # Errors
+/// It names no proxy for us: exit code 2.
+pub fn take_proxy() -> Result<(), Failure> {
+    proxy::from_environment().map_err(|(name, error)| {
+        Failure::refused(format!("{name} names no proxy: {error}"))
+            .hint("write it as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, or unset it")
+    })
 }
 
 /// Writes `text` to standard output at once.

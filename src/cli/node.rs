@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use super::flags::{Args, Command};
-use super::{CONFIG_FLAG, Failure, block_on, chain, load_config};
+use super::{CONFIG_FLAG, Failure, block_on, chain, load_config, take_proxy};
 use crate::attest::member::Member;
 use crate::attest::renewal;
 use crate::command::{Clocks, Engine, Parts};
@@ -21,6 +21,7 @@ use crate::status::{Board, Source, server, textfile};
 use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::{clock, local};
+use crate::wire::proxy::Proxy;
 
 mod work;
 
@@ -38,15 +39,20 @@ pub(super) const COMMAND: Command = Command::new(
 );
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
+    take_proxy()?;
     let config = load_config(args)?;
     log::start(config.log.level, config.log.json);
     let (store, joined) = identity(&config)?;
     let node_id = joined.identity.node_id.clone();
-    let start = [
+    let mut start = vec![
         ("node", Value::Text(&node_id)),
         ("version", Value::Text(env!("CARGO_PKG_VERSION"))),
         ("gateway", Value::Shown(&config.gateway_url)),
     ];
+    let proxy = config.gateway_url.proxy().map(Proxy::name);
+    if let Some(proxy) = &proxy {
+        start.push(("proxy", Value::Text(proxy)));
+    }
     log::event(Level::Info, "node.start", &start);
     let limits = Limits {
         max_bytes: config.journal.max_bytes,

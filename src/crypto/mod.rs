@@ -12,7 +12,6 @@
     )
 )]
 
-pub mod base64;
 pub mod certificate;
 pub mod csr;
 pub mod der;
@@ -26,6 +25,8 @@ pub mod key;
 pub mod pem;
 pub mod pin;
 pub mod spki;
+
+pub use crate::wire::base64;
 
 #[cfg(test)]
 mod hostile;

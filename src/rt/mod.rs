@@ -40,7 +40,7 @@ pub use news::News;
 pub use reactor::Readiness;
 pub use select::{Either, select};
 pub use signals::termination;
-pub use stream::Stream;
+pub use stream::{Duplex, Stream};
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
 pub use unix::{UnixListener, UnixStream};
 

@@ -1,4 +1,4 @@
-//! A connection, with or without TLS: one type, so that what runs over it is compiled once.
+//! A connection, whatever it goes through: one type, so that what runs over it is compiled once.
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,22 +8,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::net::TcpStream;
 use super::tls::TlsStream;
 
+/// A stream of bytes both ways that is made above this floor.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
 /// A connection.
 pub enum Stream {
     /// Without TLS.
     Plain(TcpStream),
     /// With TLS.
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl Stream {
-    /// The TCP connection below.
-    pub fn tcp(&self) -> &TcpStream {
-        match self {
-            Stream::Plain(tcp) => tcp,
-            Stream::Tls(tls) => tls.io(),
-        }
-    }
+    Tls(Box<TlsStream<Stream>>),
+    /// Inside the messages of another protocol.
+    Framed(Box<dyn Duplex>),
 }
 
 impl AsyncRead for Stream {
@@ -35,6 +30,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
             Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, buf),
+            Stream::Framed(framed) => Pin::new(framed.as_mut()).poll_read(cx, buf),
         }
     }
 }
@@ -48,6 +44,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_write(cx, buf),
+            Stream::Framed(framed) => Pin::new(framed.as_mut()).poll_write(cx, buf),
         }
     }
 
@@ -55,6 +52,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
             Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
+            Stream::Framed(framed) => Pin::new(framed.as_mut()).poll_flush(cx),
         }
     }
 
@@ -62,6 +60,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_shutdown(cx),
+            Stream::Framed(framed) => Pin::new(framed.as_mut()).poll_shutdown(cx),
         }
     }
 }

@@ -133,7 +133,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         }
     }
 
-    /// Everything rustls has to say, into the stream.
+    /// Everything rustls has to say, into the stream and through it: that may be one that keeps what is
+    /// written until it is flushed.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.tls.wants_write() {
             let mut io = Blocking {
@@ -145,7 +146,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
         }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     /// One read of the stream into rustls. `false` at the stream's end.
@@ -189,9 +190,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
 
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TlsError>> {
         while self.tls.is_handshaking() {
-            if self.tls.wants_write() {
-                ready!(self.poll_drain(cx)).map_err(TlsError::Io)?;
-            }
+            ready!(self.poll_drain(cx)).map_err(TlsError::Io)?;
             if !self.tls.is_handshaking() {
                 break;
             }
@@ -326,8 +325,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_drain_or_alert(cx))?;
-        Pin::new(&mut this.io).poll_flush(cx)
+        this.poll_drain_or_alert(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

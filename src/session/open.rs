@@ -113,6 +113,7 @@ impl SessionError {
             }
             Cause::Tls(TlsError::Refused(TlsProblem::InvalidCertificate(_))) => true,
             Cause::Tls(TlsError::Refused(TlsProblem::AlertReceived(alert))) => about_us(*alert),
+            Cause::Hop(error) => error.is_refusal(),
             // TLS 1.3: the gateway's word on our certificate comes when we think we are through.
             Cause::Http2(_) => error.phase == Phase::Tls,
             _ => false,
@@ -128,6 +129,10 @@ impl SessionError {
     pub fn remedy(&self) -> &'static str {
         const LOOK: &str = "look at the gateway's log";
         match self {
+            Self::Call(CallError {
+                cause: Cause::Hop(error),
+                ..
+            }) => error.remedy(),
             _ if self.is_refusal_of_us() => {
                 "ask whoever runs the control plane; to join anew: bcd join --reset --yes, then bcd join"
             }

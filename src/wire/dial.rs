@@ -7,7 +7,9 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use super::hop::{HopCause, HopError};
 use super::phase::Phase;
+use super::{proxy, url};
 use crate::rt::{self, ConnectError, Stream, tls::TlsError};
 
 /// How TLS is spoken to a server, and the name its certificate must be for.
@@ -16,6 +18,7 @@ pub type TlsTarget = (Arc<ClientConfig>, ServerName<'static>);
 /// Why there is no connection.
 pub(super) enum DialError {
     Connect(ConnectError),
+    Hop(Box<HopError>),
     Tls(TlsError),
 }
 
@@ -26,6 +29,7 @@ impl DialError {
                 ConnectError::Lookup { .. } | ConnectError::LookupTimedOut { .. },
             ) => Phase::Lookup,
             DialError::Connect(_) => Phase::Connect,
+            DialError::Hop(error) => error.phase(),
             DialError::Tls(_) => Phase::Tls,
         }
     }
@@ -78,22 +82,43 @@ impl Tried {
 }
 
 /// Looks `host` up and connects, within `wait` each.
-pub(super) async fn connect(
+async fn tcp(
     host: &str,
     port: u16,
     wait: Duration,
     tried: &Tried,
-) -> Result<rt::TcpStream, DialError> {
+) -> Result<rt::TcpStream, ConnectError> {
     tried.last.set(None);
-    let mut addresses = rt::resolve(host, port, wait)
-        .await
-        .map_err(DialError::Connect)?;
+    let mut addresses = rt::resolve(host, port, wait).await?;
     let bad = tried.order(&mut addresses);
-    let tcp = rt::connect_addresses(&addresses, bad, wait)
-        .await
-        .map_err(DialError::Connect)?;
+    let tcp = rt::connect_addresses(&addresses, bad, wait).await?;
     tried.last.set(tcp.peer_addr().ok());
     Ok(tcp)
+}
+
+/// Connects to `host`, within `wait` for each step: through the proxy of the environment, if TLS is to
+/// be spoken with it and there is one for it.
+pub(super) async fn connect(
+    host: &str,
+    port: u16,
+    tls: bool,
+    wait: Duration,
+    tried: &Tried,
+) -> Result<Stream, DialError> {
+    let Some(proxy) = proxy::before(host, port).filter(|_| tls) else {
+        let tcp = tcp(host, port, wait, tried).await;
+        return tcp.map(Stream::Plain).map_err(DialError::Connect);
+    };
+    let failed = |error| DialError::Hop(Box::new(error));
+    let to = url::full_authority(host, port);
+    let stream = tcp(&proxy.host, proxy.port, wait, tried)
+        .await
+        .map_err(|error| failed(proxy.failed(&to, HopCause::Connect(error))))?;
+    // The proxy looks the name up and connects meanwhile.
+    proxy
+        .open(Stream::Plain(stream), host, port, wait.saturating_mul(2))
+        .await
+        .map_err(failed)
 }
 
 /// As [`connect`], to any address, and the TLS handshake, if there is to be one.
@@ -104,20 +129,20 @@ pub(super) async fn dial(
     wait: Duration,
     handshake: Duration,
 ) -> Result<Stream, DialError> {
-    let tcp = connect(host, port, wait, &Tried::default()).await?;
-    secure(tcp, tls, handshake).await
+    let stream = connect(host, port, tls.is_some(), wait, &Tried::default()).await?;
+    secure(stream, tls, handshake).await
 }
 
 /// The TLS handshake, if there is to be one.
 pub(super) async fn secure(
-    tcp: rt::TcpStream,
+    stream: Stream,
     tls: Option<&TlsTarget>,
     handshake: Duration,
 ) -> Result<Stream, DialError> {
     let Some((config, name)) = tls else {
-        return Ok(Stream::Plain(tcp));
+        return Ok(stream);
     };
-    let tls = rt::tls::client(tcp, config.clone(), name.clone(), handshake)
+    let tls = rt::tls::client(stream, config.clone(), name.clone(), handshake)
         .await
         .map_err(DialError::Tls)?;
     Ok(Stream::Tls(Box::new(tls)))

@@ -3,12 +3,16 @@
 //! Everything from a peer is bounded (heads, bodies, messages, frames that cost work), every wait
 //! has a deadline, and a deadline that is missed names its phase. What is said, and by whom, is
 //! decided above: this layer knows neither keys nor sessions.
+pub mod base64;
 mod dial;
 pub mod grpc;
+mod hop;
 pub mod http1;
 mod phase;
+pub mod proxy;
 pub mod url;
 mod watched;
 
 pub use dial::{TlsTarget, Tried};
+pub use hop::{Credentials, Hop, HopCause, HopError};
 pub use phase::Phase;

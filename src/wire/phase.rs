@@ -8,6 +8,8 @@ pub enum Phase {
     Lookup,
     /// The TCP connection.
     Connect,
+    /// A proxy on the way.
+    Proxy,
     /// The TLS handshake.
     Tls,
     /// Waiting for the server's first HTTP/2 frame.
@@ -23,6 +25,7 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Phase::Lookup => "name look-up",
             Phase::Connect => "connect",
+            Phase::Proxy => "proxy",
             Phase::Tls => "TLS handshake",
             Phase::Settings => "HTTP/2 settings",
             Phase::Request => "request",

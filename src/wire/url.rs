@@ -12,6 +12,8 @@ use std::error::Error;
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use super::proxy::{self, Proxy};
+
 /// Bytes of the longest URL.
 const LONGEST: usize = 2048;
 
@@ -114,6 +116,11 @@ impl Url {
         authority(&self.host, self.port, self.https)
     }
 
+    /// The proxy through which this server is reached: none is for `http://`.
+    pub fn proxy(&self) -> Option<&'static Proxy> {
+        proxy::before(&self.host, self.port).filter(|_| self.https)
+    }
+
     /// Scheme, host and port alone, as in a configuration: `https://gw.example:8443`.
     pub fn origin(&self) -> String {
         let scheme = if self.https { "https" } else { "http" };
@@ -131,24 +138,28 @@ impl Url {
 
 /// Host and port as in a `Host` header.
 pub(super) fn authority(host: &str, port: u16, https: bool) -> String {
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    let host = bare.unwrap_or(host);
-    let (open, close) = if host.contains(':') {
-        ("[", "]")
-    } else {
-        ("", "")
-    };
     if port == if https { 443 } else { 80 } {
-        format!("{open}{host}{close}")
+        in_brackets(host)
     } else {
-        format!("{open}{host}{close}:{port}")
+        full_authority(host, port)
+    }
+}
+
+/// Host and port, whichever it is.
+pub(super) fn full_authority(host: &str, port: u16) -> String {
+    format!("{}:{port}", in_brackets(host))
+}
+
+/// The host, with brackets around IPv6.
+fn in_brackets(host: &str) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
     }
 }
 
 /// The host, checked, and the port's text.
-fn split_authority(authority: &str) -> Result<(String, Option<&str>), UrlError> {
+pub(super) fn split_authority(authority: &str) -> Result<(String, Option<&str>), UrlError> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (address, after) = rest.split_once(']').ok_or(UrlError::Host)?;
         let address: Ipv6Addr = address.parse().map_err(|_| UrlError::Host)?;
@@ -191,7 +202,7 @@ pub fn is_host(host: &str) -> bool {
     !numeric || host.parse::<std::net::Ipv4Addr>().is_ok()
 }
 
-fn parse_port(text: &str) -> Option<u16> {
+pub(super) fn parse_port(text: &str) -> Option<u16> {
     let digits = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits {
         return None;

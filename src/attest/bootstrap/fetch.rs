@@ -82,6 +82,10 @@ impl FetchError {
                 "check that --server names the control plane by the name in its certificate, and that this host's \
                  CA certificates are current"
             }
+            Self::Http(HttpError {
+                cause: Cause::Hop(error),
+                ..
+            }) => error.remedy(),
             Self::Redirect(_) => "give --server the URL that the control plane itself answers at",
             _ => "check --server: it is the URL of the control plane",
         }

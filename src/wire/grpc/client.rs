@@ -28,6 +28,7 @@ use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
 use crate::wire::dial::{self, DialError, TlsTarget, Tried};
 use crate::wire::http1::date;
+use crate::wire::hop::HopError;
 pub use crate::wire::phase::Phase;
 use crate::wire::url;
 use crate::wire::watched::{Signs, Watched};
@@ -51,6 +52,8 @@ pub enum Cause {
     TimedOut(Duration),
     /// No connection.
     Connect(rt::ConnectError),
+    /// What stands on the way does not let the connection through.
+    Hop(Box<HopError>),
     /// No TLS session; a certificate verifier's own error is below it.
     Tls(rt::tls::TlsError),
     /// The peer chose no `h2` in the handshake (ALPN).
@@ -77,7 +80,7 @@ impl CallError {
     pub fn code(&self) -> Code {
         match &self.cause {
             Cause::TimedOut(_) => Code::DeadlineExceeded,
-            Cause::Connect(_) | Cause::Tls(_) | Cause::NoHttp2 => Code::Unavailable,
+            Cause::Connect(_) | Cause::Hop(_) | Cause::Tls(_) | Cause::NoHttp2 => Code::Unavailable,
             Cause::Http2(error) => match error.reason() {
                 Some(reason) if error.is_reset() => Code::from_reason(reason),
                 _ => Code::Unavailable,
@@ -103,6 +106,7 @@ impl CallError {
         let phase = error.phase();
         let cause = match error {
             DialError::Connect(error) => Cause::Connect(error),
+            DialError::Hop(error) => Cause::Hop(error),
             DialError::Tls(error) => Cause::Tls(error),
         };
         CallError::new(phase, cause)
@@ -134,7 +138,7 @@ impl fmt::Display for CallError {
                 "{}: the server speaks only TLS 1.2 or older, and TLS 1.3 is needed",
                 self.phase
             ),
-            Cause::Connect(_) | Cause::Tls(_) => write!(f, "{} failed", self.phase),
+            Cause::Connect(_) | Cause::Hop(_) | Cause::Tls(_) => write!(f, "{} failed", self.phase),
             Cause::NoHttp2 => write!(
                 f,
                 "{}: the server does not speak HTTP/2 (no h2 in ALPN)",
@@ -151,6 +155,7 @@ impl Error for CallError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.cause {
             Cause::Connect(error) => Some(error),
+            Cause::Hop(error) => Some(&**error),
             Cause::Tls(error) => Some(error),
             Cause::Http2(error) => Some(error),
             Cause::Decode(error) => Some(error),
@@ -239,10 +244,11 @@ impl Client {
         let Endpoint {
             host, port, waits, ..
         } = endpoint;
-        let tcp = dial::connect(host, *port, waits.connect, &endpoint.tried)
+        let tls = endpoint.tls.is_some();
+        let stream = dial::connect(host, *port, tls, waits.connect, &endpoint.tried)
             .await
             .map_err(CallError::dial)?;
-        Client::over(tcp, endpoint).await
+        Client::through(stream, endpoint).await
     }
 
     /// As [`Client::connect`], over a TCP connection that is there already.
@@ -250,6 +256,10 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn over(stream: rt::TcpStream, endpoint: &Endpoint) -> Result<Client, CallError> {
+        Client::through(rt::Stream::Plain(stream), endpoint).await
+    }
+
+    async fn through(stream: rt::Stream, endpoint: &Endpoint) -> Result<Client, CallError> {
         let stream = dial::secure(stream, endpoint.tls.as_ref(), endpoint.waits.tls)
             .await
             .map_err(CallError::dial)?;

@@ -16,11 +16,15 @@ use super::body::{Framing, Input, ReadError};
 use super::{HEAD_LIMIT, HEADERS};
 use crate::rt::{self, Stream};
 use crate::wire::dial::{DialError, TlsTarget, dial};
+use crate::wire::hop::HopError;
 use crate::wire::phase::Phase;
 use crate::wire::url::Url;
 
 /// Informational answers (1xx) that are passed over.
 const INFORMATIONAL: usize = 8;
+
+/// The method of a question after which another protocol may follow.
+const OTHER: &str = "CONNECT";
 
 /// How long each phase may take.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +78,8 @@ pub enum Cause {
     TimedOut(Duration),
     /// No connection.
     Connect(rt::ConnectError),
+    /// What stands on the way does not let the connection through.
+    Hop(Box<HopError>),
     /// No TLS session.
     Tls(rt::tls::TlsError),
     /// The connection broke.
@@ -124,7 +130,7 @@ impl fmt::Display for HttpError {
         let phase = self.phase;
         match &self.cause {
             Cause::TimedOut(after) => write!(f, "{phase}: no end after {}", rt::Seconds(*after)),
-            Cause::Connect(_) | Cause::Tls(_) => write!(f, "{phase} failed"),
+            Cause::Connect(_) | Cause::Hop(_) | Cause::Tls(_) => write!(f, "{phase} failed"),
             Cause::Io(_) => write!(f, "{phase}: the connection broke"),
             Cause::Cut => write!(f, "{phase}: the server closed the connection in the middle"),
             Cause::Malformed(what) => write!(f, "{phase}: this is no HTTP/1.1: {what}"),
@@ -138,6 +144,7 @@ impl Error for HttpError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.cause {
             Cause::Connect(error) => Some(error),
+            Cause::Hop(error) => Some(&**error),
             Cause::Tls(error) => Some(error),
             Cause::Io(error) => Some(error),
             _ => None,
@@ -155,11 +162,25 @@ pub struct Answer<IO = Stream> {
     pub body: Body<IO>,
 }
 
-impl<IO> Answer<IO> {
+impl<IO: AsyncRead + Unpin> Answer<IO> {
     /// The first header of this name (lower case), if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
         std::str::from_utf8(value).ok()
+    }
+
+    /// Whether the value of a header of this name (lower case) begins with `word`, in any case.
+    pub(in crate::wire) fn header_starts(&self, name: &str, word: &str) -> bool {
+        self.headers.iter().any(|(known, value)| {
+            let start = value.get(..word.len());
+            known == name && start.is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
+        })
+    }
+
+    /// The connection, for what goes on as another protocol, and what was read of it already.
+    pub(in crate::wire) fn into_parts(self) -> (IO, Vec<u8>) {
+        let ahead = self.body.input.filled().to_vec();
+        (self.body.input.io, ahead)
     }
 }
 
@@ -227,7 +248,7 @@ pub async fn send(request: &Request<'_>) -> Result<Answer, HttpError> {
     let head = head(request)?;
     let (url, waits) = (request.url, request.waits);
     let tls = request.tls.as_ref();
-    let mut stream = dial(&url.host, url.port, tls, waits.connect, waits.tls)
+    let stream = dial(&url.host, url.port, tls, waits.connect, waits.tls)
         .await
         .map_err(|error| {
             let phase = error.phase();
@@ -235,18 +256,40 @@ pub async fn send(request: &Request<'_>) -> Result<Answer, HttpError> {
                 phase,
                 match error {
                     DialError::Connect(error) => Cause::Connect(error),
+                    DialError::Hop(error) => Cause::Hop(error),
                     DialError::Tls(error) => Cause::Tls(error),
                 },
             )
         })?;
+    let body = request.body.unwrap_or_default();
+    exchange(stream, request.method, &head, body, &waits).await
+}
+
+/// Asks with a head alone, after which another protocol may follow: what the answer says of a body is
+/// not looked at.
+pub(in crate::wire) async fn ask(
+    stream: Stream,
+    head: &[u8],
+    waits: &Waits,
+) -> Result<Answer, HttpError> {
+    exchange(stream, OTHER, head, &[], waits).await
+}
+
+async fn exchange(
+    mut stream: Stream,
+    method: &str,
+    head: &[u8],
+    body: &[u8],
+    waits: &Waits,
+) -> Result<Answer, HttpError> {
     let sent = rt::timeout(waits.request, async {
-        stream.write_all(&head).await?;
-        stream.write_all(request.body.unwrap_or_default()).await?;
+        stream.write_all(head).await?;
+        stream.write_all(body).await?;
         stream.flush().await
     })
     .await
     .map_err(|_| HttpError::new(Phase::Request, Cause::TimedOut(waits.request)))?;
-    match (receive(stream, request.method, &waits).await, sent) {
+    match (receive(stream, method, waits).await, sent) {
         (Ok(answer), _) => Ok(answer),
         (Err(error), _) if matches!(error.cause, Cause::TimedOut(_)) => Err(error),
         // A server may refuse a request before it has read it all; without an answer, that sending
@@ -354,10 +397,11 @@ async fn read_head<IO: AsyncRead + Unpin>(
             input.consume(length);
             continue;
         }
-        if !(200..600).contains(&status) {
+        let other = method == OTHER;
+        if !((200..600).contains(&status) || other && status == 101) {
             return Err(ReadError::Malformed("its status is none"));
         }
-        let framing = if method == "HEAD" || status == 204 || status == 304 {
+        let framing = if method == "HEAD" || other || status == 204 || status == 304 {
             Framing::END
         } else {
             Framing::of(answer.headers, Framing::Close)?

@@ -1,6 +1,15 @@
 //! Base64 (RFC 4648), strict: the one canonical text of some bytes decodes, everything else
 //! (blanks, missing or extra padding, stray bits) is refused. Standard with padding, and
 //! URL-safe without.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 use std::fmt;
 
 use zeroize::Zeroizing;

@@ -1,0 +1,173 @@
+//! What stands between this host and a server, asked in HTTP/1.1 to let a connection through: a proxy.
+//!
+//! Each failure says which of them failed, at which step, and what to do. What it answers beside a
+//! status is never read: a page for people is no answer to a program.
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::http1::client::{self, Answer, Cause, HttpError, Waits};
+use super::phase::Phase;
+use crate::rt::{self, ConnectError, Stream};
+
+/// What kind of hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hop {
+    /// The proxy of `HTTPS_PROXY`.
+    Proxy,
+}
+
+/// What went wrong at it.
+#[derive(Debug)]
+pub enum HopCause {
+    /// It is not reached.
+    Connect(ConnectError),
+    /// It did not answer, or take the question, in this time.
+    TimedOut(Duration),
+    /// The connection to it broke.
+    Io(io::Error),
+    /// It closed the connection in the middle of its answer.
+    Cut,
+    /// What it answers is none.
+    Malformed(&'static str),
+    /// A proxy wants a user name and password, by this status.
+    Credentials(Credentials, u16),
+    /// Another status than the one that lets the connection through.
+    Status(u16),
+}
+
+/// How a proxy was asked that wants to know by whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credentials {
+    /// Without a user name.
+    None,
+    /// With one that it does not take.
+    Refused,
+    /// It speaks no authentication that is spoken here.
+    NotBasic,
+}
+
+/// Why a hop did not let a connection through.
+#[derive(Debug)]
+pub struct HopError {
+    /// What kind of hop.
+    pub hop: Hop,
+    /// Which: host and port, without credentials.
+    pub at: String,
+    /// Where it was to lead.
+    pub to: String,
+    /// What went wrong.
+    pub cause: HopCause,
+}
+
+impl HopError {
+    /// How far a call came.
+    pub fn phase(&self) -> Phase {
+        match self.hop {
+            Hop::Proxy => Phase::Proxy,
+        }
+    }
+
+    /// Whether it said no, which waiting does not change.
+    pub fn is_refusal(&self) -> bool {
+        match self.cause {
+            HopCause::Credentials(..) => true,
+            HopCause::Status(status) => {
+                (400..500).contains(&status) && status != 408 && status != 429
+            }
+            _ => false,
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match (&self.cause, self.hop) {
+            (HopCause::Credentials(Credentials::None, _), _) => {
+                "put them into HTTPS_PROXY: http://USER:PASSWORD@HOST:PORT"
+            }
+            (HopCause::Credentials(Credentials::Refused, _), _) => "correct them in HTTPS_PROXY",
+            (HopCause::Credentials(Credentials::NotBasic, _), _) => {
+                "have the proxy let this host through without authentication, or with Basic"
+            }
+            (HopCause::Status(403), Hop::Proxy) => {
+                "have the proxy allow CONNECT to this host and port, or name the host in NO_PROXY"
+            }
+            (HopCause::Status(500..), Hop::Proxy) => {
+                "find out why the proxy does not reach it, or name the host in NO_PROXY"
+            }
+            (_, Hop::Proxy) => {
+                "check that HTTPS_PROXY names an HTTP proxy, or name the host in NO_PROXY"
+            }
+        }
+    }
+}
+
+/// Puts a question that is a head alone, and reads the head of the answer, each within `wait`.
+pub(super) async fn ask(
+    stream: Stream,
+    head: &[u8],
+    wait: Duration,
+) -> Result<Answer<Stream>, HopCause> {
+    let waits = Waits {
+        request: wait,
+        answer: wait,
+        ..Waits::default()
+    };
+    client::ask(stream, head, &waits)
+        .await
+        .map_err(|HttpError { cause, .. }| match cause {
+            Cause::TimedOut(after) => HopCause::TimedOut(after),
+            Cause::Io(error) => HopCause::Io(error),
+            Cause::Malformed(what) => HopCause::Malformed(what),
+            _ => HopCause::Cut,
+        })
+}
+
+impl fmt::Display for HopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, to) = (&self.at, &self.to);
+        let name = match self.hop {
+            Hop::Proxy => "the proxy",
+        };
+        match &self.cause {
+            HopCause::Connect(_) => write!(f, "{name} {at} is not reached"),
+            HopCause::TimedOut(after) => {
+                write!(
+                    f,
+                    "{name} {at} did not answer within {}",
+                    rt::Seconds(*after)
+                )
+            }
+            HopCause::Io(_) => write!(f, "the connection to {name} {at} broke"),
+            HopCause::Cut => {
+                write!(
+                    f,
+                    "{name} {at} closed the connection in the middle of its answer"
+                )
+            }
+            HopCause::Malformed(what) => write!(f, "{name} {at} answers no HTTP/1.1: {what}"),
+            HopCause::Credentials(how, status) => {
+                let what = match how {
+                    Credentials::None => "wants a user name and password",
+                    Credentials::Refused => "does not accept the user name and password",
+                    Credentials::NotBasic => "wants another authentication than Basic",
+                };
+                write!(f, "{name} {at} {what} ({status})")
+            }
+            HopCause::Status(status) => {
+                write!(f, "{name} {at} lets nothing through to {to} ({status})")
+            }
+        }
+    }
+}
+
+impl Error for HopError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.cause {
+            HopCause::Connect(error) => Some(error),
+            HopCause::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
