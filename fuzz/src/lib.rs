@@ -53,6 +53,7 @@ pub mod toml;
 pub mod trust_bundle;
 pub mod url;
 pub mod vpd;
+pub mod websocket;
 pub mod wellknown;
 
 pub mod fleet;
@@ -89,7 +90,8 @@ targets! {
     envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
     http_request identity intake join_answer join_token joinservice journal json jwk
     machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key
-    proto spki status_request store_rows toml trust_bundle url vpd wellknown
+    proto spki status_request store_rows toml trust_bundle url vpd websocket
+    wellknown
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

@@ -1,5 +1,5 @@
-//! The system's CA certificates, for `--server`: `SSL_CERT_FILE`, else the distribution's bundle,
-//! else the roots built in. Gateways are never judged by them.
+//! The system's CA certificates, for `--server` and for TLS to a WebSocket's server: `SSL_CERT_FILE`, else
+//! the distribution's bundle, else the roots built in. Gateways are never judged by them.
 use std::env;
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,29 +19,36 @@ use crate::sys::clock;
 /// Where Debian and its like keep the bundle.
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+/// What names the CA of a proxy that opens TLS.
+const PROXY_CA: &str = "websocket.proxy_ca_file";
+
 /// The longest bundle read.
 const MAX_LENGTH: u64 = 8 << 20;
 
 /// Why there are no roots.
 #[derive(Debug)]
 pub enum Error {
-    /// The file that `SSL_CERT_FILE` names cannot be read.
-    Read(PathBuf, io::Error),
+    /// A file that is named by this cannot be read.
+    Read(PathBuf, &'static str, io::Error),
     /// It holds no certificate that can be used.
-    Empty(PathBuf),
+    Empty(PathBuf, &'static str),
     /// No verifier can be made of them.
     Verifier(String),
 }
 
-/// TLS 1.2 or later to a server that one of the roots vouches for, judged at trusted time.
+/// TLS 1.2 or later to a server that one of the roots vouches for, judged at trusted time; or one of the
+/// certificates in `more`, the file of `websocket.proxy_ca_file`.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn tls() -> Result<Arc<ClientConfig>, Error> {
+pub fn tls(more: Option<&Path>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let unusable = |error: &dyn fmt::Display| Error::Verifier(error.to_string());
-    let roots = Arc::new(load(env::var_os("SSL_CERT_FILE").map(PathBuf::from))?);
-    let judge = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+    let mut roots = load(env::var_os("SSL_CERT_FILE").map(PathBuf::from))?;
+    if let Some(path) = more {
+        add(&mut roots, path, PROXY_CA)?;
+    }
+    let judge = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .build()
         .map_err(|error| unusable(&error))?;
     let config = ClientConfig::builder_with_provider(provider)
@@ -50,28 +57,31 @@ pub fn tls() -> Result<Arc<ClientConfig>, Error> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AtTrustedTime(judge)))
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 fn load(named: Option<PathBuf>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let named = named.filter(|path| !path.as_os_str().is_empty());
-    let path = named.as_deref().unwrap_or(Path::new(BUNDLE));
-    match read(path) {
-        Ok(pem) => {
-            let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-            let (added, _) = roots.add_parsable_certificates(certificates);
-            if added == 0 && named.is_some() {
-                return Err(Error::Empty(path.to_owned()));
-            }
-        }
-        Err(error) if named.is_some() => return Err(Error::Read(path.to_owned(), error)),
-        Err(_) => {}
+    match &named {
+        Some(path) => add(&mut roots, path, "SSL_CERT_FILE")?,
+        // What is wrong with the distribution's is made good by those built in.
+        None => drop(add(&mut roots, Path::new(BUNDLE), "")),
     }
     if roots.is_empty() {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
     Ok(roots)
+}
+
+/// Adds the certificates in a file, of which there must be one.
+fn add(roots: &mut RootCertStore, path: &Path, named_by: &'static str) -> Result<(), Error> {
+    let pem = read(path).map_err(|error| Error::Read(path.to_owned(), named_by, error))?;
+    let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+    match roots.add_parsable_certificates(certificates) {
+        (0, _) => Err(Error::Empty(path.to_owned(), named_by)),
+        _ => Ok(()),
+    }
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -135,9 +145,9 @@ impl ServerCertVerifier for AtTrustedTime {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Read(path, _) => write!(f, "cannot read {} (SSL_CERT_FILE)", path.display()),
-            Self::Empty(path) => {
-                write!(f, "{} (SSL_CERT_FILE) holds no certificate", path.display())
+            Self::Read(path, by, _) => write!(f, "cannot read {} ({by})", path.display()),
+            Self::Empty(path, by) => {
+                write!(f, "{} ({by}) holds no certificate", path.display())
             }
             Self::Verifier(why) => write!(f, "no verifier: {why}"),
         }
@@ -147,7 +157,7 @@ impl fmt::Display for Error {
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Read(_, error) => Some(error),
+            Self::Read(_, _, error) => Some(error),
             _ => None,
         }
     }
@@ -165,7 +175,7 @@ mod tests {
         assert!(matches!(load(Some(missing)), Err(Error::Read(..))));
         let empty = dir.join("empty.pem");
         std::fs::write(&empty, "no certificate\n").unwrap();
-        assert!(matches!(load(Some(empty)), Err(Error::Empty(_))));
+        assert!(matches!(load(Some(empty)), Err(Error::Empty(..))));
     }
 
     #[test]

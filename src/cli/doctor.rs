@@ -6,6 +6,7 @@ use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, one_line, print};
 use crate::config::Config;
 use crate::crypto::json::Writer;
 use crate::doctor::{self, Level};
+use crate::wire::proxy;
 
 pub(super) const COMMAND: Command = Command::new(
     "doctor",
@@ -26,6 +27,7 @@ pub(super) const COMMAND: Command = Command::new(
 const COLUMN: usize = 14;
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let environment = proxy::from_environment();
     let path = args.path_or("config", DEFAULT_CONFIG);
     let config = Config::load(path);
     let json = args.has("json");
@@ -34,7 +36,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut out = Writer::default();
     out.begin("");
     out.begin_list("checks");
-    doctor::run(path, &config, &mut |name, verdict| {
+    doctor::run(path, &config, environment, &mut |name, verdict| {
         worst = worst.max(verdict.level);
         let word = verdict.level.word();
         if json {

@@ -49,7 +49,12 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         ("version", Value::Text(env!("CARGO_PKG_VERSION"))),
         ("gateway", Value::Shown(&config.gateway_url)),
     ];
-    let proxy = config.gateway_url.proxy().map(Proxy::name);
+    let way = config.websocket.as_ref().map(|websocket| &websocket.url);
+    if let Some(url) = way {
+        start.push(("websocket", Value::Shown(url)));
+    }
+    let proxy = way.unwrap_or(&config.gateway_url).proxy();
+    let proxy = proxy.map(Proxy::name);
     if let Some(proxy) = &proxy {
         start.push(("proxy", Value::Text(proxy)));
     }

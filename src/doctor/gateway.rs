@@ -12,6 +12,9 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     if seen.config.is_err() {
         return Verdict::no_config();
     }
+    if !seen.through.is_empty() {
+        return Verdict::ok(format!("it is behind {}: see the check tls", seen.through));
+    }
     if seen.addresses.is_empty() {
         return Verdict::fail(
             "not reached: there is no address to connect to",

@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::config::{Config, ConfigError};
 use crate::rt;
 use crate::sys::log;
+use crate::wire::proxy::ProxyError;
 
 mod clock;
 mod config;
@@ -103,6 +104,10 @@ pub struct Seen<'a> {
     signed_ms: u64,
     addresses: Vec<SocketAddr>,
     reached: Option<SocketAddr>,
+    /// Whether the environment names a proxy, or what is wrong with it.
+    environment: Result<(), (&'static str, ProxyError)>,
+    /// What the gateway is reached through; empty: nothing.
+    through: String,
 }
 
 /// All checks, in their order.
@@ -132,10 +137,12 @@ const fn check(name: &'static str, run: fn(&mut Seen<'_>) -> Verdict) -> Check {
 }
 
 /// Runs all checks, handing on each as it ends. `config` is what came of reading the one at `path`:
-/// without one, what does not need it is still looked at, at its default places.
+/// without one, what does not need it is still looked at, at its default places. `environment` is what came
+/// of looking there for a proxy.
 pub fn run(
     path: &Path,
     config: &Result<Config, ConfigError>,
+    environment: Result<(), (&'static str, ProxyError)>,
     each: &mut dyn FnMut(&'static str, Verdict),
 ) {
     let place = |of: fn(&Config) -> &PathBuf, default: &str| match config {
@@ -154,6 +161,8 @@ pub fn run(
         signed_ms: 0,
         addresses: Vec::new(),
         reached: None,
+        environment,
+        through: String::new(),
     };
     for check in &CHECKS {
         let verdict = (check.run)(&mut seen);

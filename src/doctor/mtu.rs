@@ -28,6 +28,9 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     let Ok(config) = seen.config else {
         return Verdict::no_config();
     };
+    if !seen.through.is_empty() {
+        return Verdict::ok(format!("not checked: packets end at {}", seen.through));
+    }
     let Some(address) = seen.reached else {
         return Verdict::unseen("the gateway is not reached", "see the check gateway");
     };

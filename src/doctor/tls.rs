@@ -14,28 +14,35 @@ use crate::identity::store::{State, Store};
 use crate::identity::trust::{Configured, Trust};
 use crate::rt::TcpStream;
 use crate::sys::clock;
-use crate::wire::grpc::client::{Client, Endpoint, Waits};
+use crate::wire::grpc::client::{Cause, Client, Endpoint, Waits};
 
 pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     let Ok(config) = seen.config else {
         return Verdict::no_config();
     };
-    if !config.gateway_url.https {
+    if !config.gateway_url.https && seen.through.is_empty() {
         return Verdict::warn(
             "none: gateway_url is http://",
             "use https:// outside of tests",
         );
     }
-    let Some(address) = seen.reached else {
-        return Verdict::unseen("the gateway is not reached", "see the check gateway");
+    let place = match seen.reached {
+        Some(address) => format!("at {address}"),
+        None if seen.through.is_empty() => {
+            return Verdict::unseen("the gateway is not reached", "see the check gateway");
+        }
+        None => format!("behind {}", seen.through),
     };
     let (pins, endpoint) = match endpoint(config, seen.signed_ms) {
         Ok(made) => made,
         Err(why) => return Verdict::fail(why, "see the checks config and identity"),
     };
     let tried = wait(async {
-        let stream = TcpStream::connect(address).await?;
-        let client = match Client::over(stream, &endpoint).await {
+        let connected = match seen.reached {
+            Some(address) => Client::over(TcpStream::connect(address).await?, &endpoint).await,
+            None => Client::connect(&endpoint).await,
+        };
+        let client = match connected {
             Ok(client) => client,
             Err(error) => return Ok(Err(error)),
         };
@@ -46,7 +53,7 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
         Ok(Err(error)) => Verdict::fail(chain(&error), "see the check gateway"),
         Ok(Ok(Ok(Err(error)))) => Verdict::fail(
             format!(
-                "{} at {address} proved itself, and then did not answer: {}",
+                "{} {place} proved itself, and then did not answer: {}",
                 config.gateway_name(),
                 chain(&error)
             ),
@@ -56,7 +63,7 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             seen.gateway_s = date;
             let pins: Vec<String> = pins.iter().map(Pin::to_string).collect();
             Verdict::ok(format!(
-                "{} at {address} proved itself by a CA with the pin {}",
+                "{} {place} proved itself by a CA with the pin {}",
                 config.gateway_name(),
                 pins.join(" or ")
             ))
@@ -65,8 +72,12 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             Some(failure) => Verdict::fail(chain(failure), remedy(failure, config)),
             None => Verdict::fail(
                 chain(&error),
-                "see that gateway_url names the gateway, and that nothing between ends TLS; a path that \
-                 swallows large packets looks so too: see the check mtu",
+                if let Cause::Hop(hop) = &error.cause {
+                    hop.remedy()
+                } else {
+                    "see that gateway_url names the gateway, and that nothing between ends TLS; a path that \
+                 swallows large packets looks so too: see the check mtu"
+                },
             ),
         },
     }

@@ -9,6 +9,7 @@ use rustls::pki_types::ServerName;
 
 use super::hop::{HopCause, HopError};
 use super::phase::Phase;
+use super::websocket::{self, Way};
 use super::{proxy, url};
 use crate::rt::{self, ConnectError, Stream, tls::TlsError};
 
@@ -119,6 +120,33 @@ pub(super) async fn connect(
         .open(Stream::Plain(stream), host, port, wait.saturating_mul(2))
         .await
         .map_err(failed)
+}
+
+/// Connects to what stands behind a WebSocket.
+pub(super) async fn through(
+    way: &Way,
+    wait: Duration,
+    handshake: Duration,
+    tried: &Tried,
+) -> Result<Stream, DialError> {
+    let url = &way.url;
+    let failed = |cause| DialError::Hop(Box::new(websocket::failed(url, cause)));
+    let stream = connect(&url.host, url.port, way.tls.is_some(), wait, tried)
+        .await
+        .map_err(|error| match error {
+            DialError::Connect(error) => failed(HopCause::Connect(error)),
+            other => other,
+        })?;
+    let stream =
+        secure(stream, way.tls.as_ref(), handshake)
+            .await
+            .map_err(|error| match error {
+                DialError::Tls(error) => failed(HopCause::Tls(error)),
+                other => other,
+            })?;
+    websocket::open(stream, url, wait)
+        .await
+        .map_err(|error| DialError::Hop(Box::new(error)))
 }
 
 /// As [`connect`], to any address, and the TLS handshake, if there is to be one.

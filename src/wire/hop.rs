@@ -1,4 +1,4 @@
-//! What stands between this host and a server, asked in HTTP/1.1 to let a connection through: a proxy.
+//! What stands between this host and a server, asked in HTTP/1.1 to let a connection through: a proxy, or a WebSocket.
 //!
 //! Each failure says which of them failed, at which step, and what to do. What it answers beside a
 //! status is never read: a page for people is no answer to a program.
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::http1::client::{self, Answer, Cause, HttpError, Waits};
 use super::phase::Phase;
+use crate::rt::tls::TlsError;
 use crate::rt::{self, ConnectError, Stream};
 
 /// What kind of hop.
@@ -16,6 +17,8 @@ use crate::rt::{self, ConnectError, Stream};
 pub enum Hop {
     /// The proxy of `HTTPS_PROXY`.
     Proxy,
+    /// The endpoint of `[websocket]`.
+    WebSocket,
 }
 
 /// What went wrong at it.
@@ -23,6 +26,8 @@ pub enum Hop {
 pub enum HopCause {
     /// It is not reached.
     Connect(ConnectError),
+    /// TLS to it does not come about.
+    Tls(TlsError),
     /// It did not answer, or take the question, in this time.
     TimedOut(Duration),
     /// The connection to it broke.
@@ -66,18 +71,18 @@ impl HopError {
     pub fn phase(&self) -> Phase {
         match self.hop {
             Hop::Proxy => Phase::Proxy,
+            Hop::WebSocket => Phase::WebSocket,
         }
     }
 
     /// Whether it said no, which waiting does not change.
     pub fn is_refusal(&self) -> bool {
-        match self.cause {
-            HopCause::Credentials(..) => true,
-            HopCause::Status(status) => {
-                (400..500).contains(&status) && status != 408 && status != 429
-            }
-            _ => false,
-        }
+        matches!(
+            self.cause,
+            HopCause::Credentials(..)
+                | HopCause::Status(401 | 403 | 407)
+                | HopCause::Tls(TlsError::Refused(rustls::Error::InvalidCertificate(_)))
+        )
     }
 
     /// What to do about it.
@@ -98,6 +103,20 @@ impl HopError {
             }
             (_, Hop::Proxy) => {
                 "check that HTTPS_PROXY names an HTTP proxy, or name the host in NO_PROXY"
+            }
+            (HopCause::Tls(TlsError::Refused(rustls::Error::InvalidCertificate(_))), _) => {
+                "set websocket.proxy_ca_file in config.toml to the CA of the proxy that opens TLS on the way, and \
+                 check websocket.url"
+            }
+            (HopCause::Status(500..), Hop::WebSocket) => {
+                "find out why the proxy on the way, or the gateway's HTTPS server, does not answer"
+            }
+            (HopCause::Connect(_), Hop::WebSocket) => {
+                "check websocket.url in config.toml, and that this host reaches it"
+            }
+            (_, Hop::WebSocket) => {
+                "check that websocket.url in config.toml is the gateway's …/v1/session, and have the proxy on the \
+                 way let WebSockets to it through"
             }
         }
     }
@@ -129,9 +148,11 @@ impl fmt::Display for HopError {
         let (at, to) = (&self.at, &self.to);
         let name = match self.hop {
             Hop::Proxy => "the proxy",
+            Hop::WebSocket => "the WebSocket endpoint",
         };
         match &self.cause {
             HopCause::Connect(_) => write!(f, "{name} {at} is not reached"),
+            HopCause::Tls(_) => write!(f, "no TLS with {name} {at}"),
             HopCause::TimedOut(after) => {
                 write!(
                     f,
@@ -155,9 +176,10 @@ impl fmt::Display for HopError {
                 };
                 write!(f, "{name} {at} {what} ({status})")
             }
-            HopCause::Status(status) => {
+            HopCause::Status(status) if self.hop == Hop::Proxy => {
                 write!(f, "{name} {at} lets nothing through to {to} ({status})")
             }
+            HopCause::Status(status) => write!(f, "{name} {at} answers {status} and opens none"),
         }
     }
 }
@@ -166,6 +188,7 @@ impl Error for HopError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.cause {
             HopCause::Connect(error) => Some(error),
+            HopCause::Tls(error) => Some(error),
             HopCause::Io(error) => Some(error),
             _ => None,
         }

@@ -1,4 +1,5 @@
-//! The protocols on the wire: HTTP/1.1 and gRPC over HTTP/2, as client and as server.
+//! The protocols on the wire: HTTP/1.1, WebSocket and gRPC over HTTP/2, as client and as server, and the way
+//! through proxies.
 //!
 //! Everything from a peer is bounded (heads, bodies, messages, frames that cost work), every wait
 //! has a deadline, and a deadline that is missed names its phase. What is said, and by whom, is
@@ -12,6 +13,7 @@ mod phase;
 pub mod proxy;
 pub mod url;
 mod watched;
+pub mod websocket;
 
 pub use dial::{TlsTarget, Tried};
 pub use hop::{Credentials, Hop, HopCause, HopError};

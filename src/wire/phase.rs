@@ -10,6 +10,8 @@ pub enum Phase {
     Connect,
     /// A proxy on the way.
     Proxy,
+    /// The WebSocket that the connection goes through.
+    WebSocket,
     /// The TLS handshake.
     Tls,
     /// Waiting for the server's first HTTP/2 frame.
@@ -26,6 +28,7 @@ impl fmt::Display for Phase {
             Phase::Lookup => "name look-up",
             Phase::Connect => "connect",
             Phase::Proxy => "proxy",
+            Phase::WebSocket => "WebSocket",
             Phase::Tls => "TLS handshake",
             Phase::Settings => "HTTP/2 settings",
             Phase::Request => "request",

@@ -1,6 +1,7 @@
 //! Fetching the well-known document from the control plane, under the system's roots.
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -38,7 +39,8 @@ pub enum FetchError {
 pub async fn fetch(server: &Url) -> Result<Vec<u8>, FetchError> {
     let tls = if server.https {
         let name = ServerName::try_from(server.host.clone()).map_err(|_| FetchError::Name)?;
-        Some((roots::tls().map_err(FetchError::Roots)?, name))
+        let tls = roots::tls(None).map_err(FetchError::Roots)?;
+        Some((Arc::new(tls), name))
     } else {
         None
     };

@@ -27,11 +27,12 @@ use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
 use crate::wire::dial::{self, DialError, TlsTarget, Tried};
-use crate::wire::http1::date;
 use crate::wire::hop::HopError;
+use crate::wire::http1::date;
 pub use crate::wire::phase::Phase;
 use crate::wire::url;
 use crate::wire::watched::{Signs, Watched};
+use crate::wire::websocket::Way;
 
 /// Bytes of a stream a server may send before they are taken.
 const WINDOW: u32 = 64 * 1024;
@@ -197,6 +198,8 @@ pub struct Endpoint {
     /// TLS, and the name the certificate must be for; `None` speaks plain HTTP/2. The
     /// configuration should offer `h2` by ALPN.
     pub tls: Option<TlsTarget>,
+    /// The WebSocket it is reached through; `host` and `port` are then for logs alone.
+    pub websocket: Option<Rc<Way>>,
     /// Deadlines of connecting.
     pub waits: Waits,
     /// Which of the name's addresses are tried last.
@@ -212,6 +215,7 @@ impl Endpoint {
             host: host.into(),
             port,
             tls: None,
+            websocket: None,
             waits: Waits::default(),
             tried: Rc::default(),
             message_limit: MESSAGE_LIMIT,
@@ -244,11 +248,15 @@ impl Client {
         let Endpoint {
             host, port, waits, ..
         } = endpoint;
-        let tls = endpoint.tls.is_some();
-        let stream = dial::connect(host, *port, tls, waits.connect, &endpoint.tried)
-            .await
-            .map_err(CallError::dial)?;
-        Client::through(stream, endpoint).await
+        let tried = &endpoint.tried;
+        let stream = match &endpoint.websocket {
+            Some(way) => dial::through(way, waits.connect, waits.tls, tried).await,
+            None => {
+                let tls = endpoint.tls.is_some();
+                dial::connect(host, *port, tls, waits.connect, tried).await
+            }
+        };
+        Client::through(stream.map_err(CallError::dial)?, endpoint).await
     }
 
     /// As [`Client::connect`], over a TCP connection that is there already.

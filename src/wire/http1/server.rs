@@ -118,7 +118,9 @@ fn refusal(status: u16, why: &str) -> Answer {
     Answer::new(status, "text/plain; charset=utf-8", format!("{why}\n"))
 }
 
-/// Serves one connection until the client ends it, breaks the rules, or leaves it idle.
+/// Serves one connection until the client ends it, breaks the rules, or leaves it idle. An answer with
+/// status 101 ends it too: the connection is then given back, with what was read of it, and goes on as what
+/// the handler has agreed to.
 ///
 /// # Errors
 /// When the connection broke: worth a line in a log, no more.
@@ -127,7 +129,7 @@ pub async fn serve<IO, H, A>(
     peer: Option<SocketAddr>,
     limits: Limits,
     handler: H,
-) -> io::Result<()>
+) -> io::Result<Option<(IO, Vec<u8>)>>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Request) -> A,
@@ -152,18 +154,23 @@ where
                 head?;
                 break;
             }
-            Err(None) => return Ok(()),
+            Err(None) => return Ok(None),
         };
         let keep = keep && served < limits.requests;
         let head_only = request.method == "HEAD";
         let answer = handler(request).await;
+        if answer.status == 101 {
+            write(&mut input.io, answer, &limits, true, false).await?;
+            let ahead = input.filled().to_vec();
+            return Ok(Some((input.io, ahead)));
+        }
         write(&mut input.io, answer, &limits, keep, head_only).await?;
         if !keep {
             break;
         }
     }
     let _ = rt::timeout(limits.write_wait, input.io.shutdown()).await;
-    Ok(())
+    Ok(None)
 }
 
 /// Takes what a refused client still sends, for a moment: a connection that is closed over unread

@@ -20,6 +20,7 @@ pub mod query;
 pub mod rotations;
 mod specs;
 pub mod views;
+pub mod websocket;
 pub mod wellknown;
 
 use std::cell::{Cell, RefCell};
@@ -31,6 +32,7 @@ use bcd::crypto::digest;
 use bcd::rt::{self, TcpListener};
 use bcd::sys::fs::Dir;
 use bcd::sys::log::{self, Level, Value};
+use bcd::wire;
 use bcd::wire::http1::server::{Answer, Body, Limits, Request, serve};
 use nanoserde::SerJson;
 
@@ -40,6 +42,8 @@ use crate::gateway::{Gateway, TlsConfig};
 use crate::joinservice::thread::SpecSigner;
 use crate::registry::Registry;
 
+/// Where nodes open a WebSocket to the gateway, with the base path before it or without.
+const SESSION: &str = "/v1/session";
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: usize = 512;
 const BODY_MAX: usize = 64 * 1024;
@@ -59,6 +63,8 @@ pub struct Api {
     /// Requests that wait for news.
     pub waiting: Cell<usize>,
     pub rotations: Rc<dyn Rotations>,
+    /// Nodes that reach the gateway through a WebSocket.
+    pub bridge: Rc<websocket::Bridge>,
 }
 
 /// A request that is not answered with what it asks for.
@@ -120,6 +126,7 @@ impl Api {
             let (api, connections) = (self.clone(), connections.clone());
             let config = tls.borrow().clone();
             rt::spawn(async move {
+                let mut upgraded = None;
                 if let Ok(stream) = rt::tls::server(stream, config, HANDSHAKE).await {
                     let limits = Limits {
                         body: BODY_MAX,
@@ -127,9 +134,15 @@ impl Api {
                     };
                     let handler = |request| api.answer(request);
                     // A connection that breaks is its client's business.
-                    let _ = serve(stream, Some(address), limits, handler).await;
+                    let served = serve(stream, Some(address), limits, handler).await;
+                    upgraded = served.ok().flatten();
                 }
                 connections.set(connections.get().saturating_sub(1));
+                if let Some((stream, ahead)) = upgraded {
+                    let bridge = api.bridge.clone();
+                    drop(api);
+                    bridge.pass(stream, ahead, address).await;
+                }
             });
         }
     }
@@ -158,10 +171,18 @@ impl Api {
                 false => Err(Refused::method("GET")),
             };
         }
-        let path = request
-            .path
-            .strip_prefix(self.base_path.as_str())
-            .ok_or_else(nothing)?;
+        let path = request.path.strip_prefix(self.base_path.as_str());
+        if request.path == SESSION || path == Some(SESSION) {
+            return match self.bridge.has_room() {
+                true => Ok(wire::websocket::answer(request)),
+                false => Err(Refused(
+                    503,
+                    "UNAVAILABLE",
+                    "too many nodes are connected through WebSockets".to_owned(),
+                )),
+            };
+        }
+        let path = path.ok_or_else(nothing)?;
         if let Some(rest) = path.strip_prefix("/downloads/") {
             return match reads {
                 true => self.download(rest).await.ok_or_else(nothing),

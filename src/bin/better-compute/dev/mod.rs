@@ -29,6 +29,7 @@ pub use self::address::Listen;
 pub use self::files::{DEV_FILE, DevFile};
 use self::rotation::Rotating;
 use self::serving::{Listener, Serving};
+use crate::api::websocket::Bridge;
 use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
 use crate::joinservice::{JoinService, Keys, Policy, Refusal, thread};
@@ -156,6 +157,9 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
 
     let gateway_listener = listen(&options.gateway, "gateway")?;
     let api_listener = listen(&options.http, "http")?;
+    let gateway_address = gateway_listener
+        .local_addr()
+        .map_err(|error| DevError::Io("find out the address".to_owned(), error))?;
     let gateway_url = options.gateway.url(port(&gateway_listener)?);
     let server_url = options.http.url(port(&api_listener)?);
 
@@ -186,6 +190,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         gateway: gateway.clone(),
         signer,
         waiting: Cell::new(0),
+        bridge: Rc::new(Bridge::new(gateway_address)),
         rotations: Rc::new(Rotating {
             dir,
             options: options.clone(),
