@@ -150,7 +150,8 @@ def test_a_session_does_not_outlive_its_certificate(fleet, machine):
     node.start()
     wait_for("the session", lambda: plane.state(node.id) == "connected")
     wait_for("its end", lambda: "this node's certificate has expired: renew it" in log(node), 30)
-    assert len(failed(node)) >= 2
+    # One reason is one line a minute; its likes are counted.
+    assert failed(node)
     wait_for("what the records say", lambda: plane.state(node.id) == "disconnected")
     (node.data_dir / "identity.json.new").rmdir()
     wait_for("the session", lambda: plane.state(node.id) == "connected", 90)

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bcd::rt;
+use bcd::sys::clock;
 use bcd::sys::log::{self, Level, Value};
+use bcd::sys::utc::Utc;
 use rustls::ServerConfig;
 
 use super::DevError;
@@ -88,7 +90,10 @@ impl Serving {
             wait = match issued {
                 Ok(config) => {
                     *self.config.borrow_mut() = config;
-                    log::event(Level::Info, "serving.renewed", &[]);
+                    let lifetime = u64::try_from(self.lifetime.as_millis()).unwrap_or(u64::MAX);
+                    let until = Utc::from_ms(clock::wall_ms().saturating_add(lifetime));
+                    let fields = [("until", Value::Shown(&until))];
+                    log::event(Level::Info, "serving.renewed", &fields);
                     self.lifetime / 3
                 }
                 Err(error) => {
