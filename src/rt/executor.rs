@@ -12,7 +12,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -197,6 +197,24 @@ impl Loop {
         }
     }
 
+    /// Polls what is ready, `block_on`'s own future by `root`, and then waits for more, unless that future has ended:
+    /// `root` says so.
+    fn round(&self, root: &mut dyn FnMut() -> bool) {
+        for _ in 0..POLLS_PER_LOOK {
+            let Some(wake) = self.ready.borrow_mut().pop_front() else {
+                break;
+            };
+            wake.queued.store(false, Ordering::Release);
+            if wake.slot != ROOT {
+                self.run(&wake);
+            } else if root() {
+                return;
+            }
+        }
+        let look = !self.ready.borrow().is_empty();
+        self.turn(look);
+    }
+
     /// Waits until something can be done, or only looks when `look` is set.
     fn turn(&self, look: bool) {
         let deadline = if look { None } else { self.timers.next() };
@@ -274,20 +292,18 @@ pub fn try_block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
     // The future is dropped before the loop leaves the thread: it may own sockets and timers.
     let output = {
         let mut future = pin!(future);
-        'turns: loop {
-            for _ in 0..POLLS_PER_LOOK {
-                let Some(wake) = this.ready.borrow_mut().pop_front() else {
-                    break;
-                };
-                wake.queued.store(false, Ordering::Release);
-                if wake.slot != ROOT {
-                    this.run(&wake);
-                } else if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    break 'turns output;
+        loop {
+            let mut output = None;
+            this.round(&mut || match future.as_mut().poll(&mut cx) {
+                Poll::Ready(value) => {
+                    output = Some(value);
+                    true
                 }
+                Poll::Pending => false,
+            });
+            if let Some(output) = output {
+                break output;
             }
-            let look = !this.ready.borrow().is_empty();
-            this.turn(look);
         }
     };
     drop(entered);
@@ -359,6 +375,43 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
+/// A task: a future that can be cancelled, and where its value goes.
+struct Spawned<F: Future> {
+    /// `None` once it has ended.
+    future: Option<F>,
+    cancel: Rc<Cell<Option<Waker>>>,
+    cancelled: Rc<Cell<bool>>,
+    finish: Finish<F::Output>,
+}
+
+impl<F: Future> Future for Spawned<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: `future` is pinned as long as `self` is. Nothing moves it out of it, `Spawned` has no `Drop`, and
+        // it is `Unpin` only when `future` is.
+        let (mut future, this) = unsafe {
+            let this = self.get_unchecked_mut();
+            (
+                Pin::new_unchecked(&mut this.future),
+                (&this.cancel, &this.cancelled, &this.finish),
+            )
+        };
+        let (cancel, cancelled, finish) = this;
+        let mut value = None;
+        if let Some(future) = future.as_mut().as_pin_mut()
+            && !cancelled.get()
+        {
+            cancel.set(Some(cx.waker().clone()));
+            value = Some(ready!(future.poll(cx)));
+        }
+        // Whoever waits for the value learns of it once the future and this task are gone.
+        future.set(None);
+        finish.0.borrow_mut().value = value;
+        Poll::Ready(())
+    }
+}
+
 /// Starts `future` as a task of this thread's loop.
 ///
 /// # Panics
@@ -374,22 +427,11 @@ where
     }));
     let cancel = Rc::new(Cell::new(None));
     let cancelled = Rc::new(Cell::new(false));
-    let finish = Finish(slot.clone());
-    let (task_cancel, task_cancelled) = (cancel.clone(), cancelled.clone());
-    current().insert(Box::pin(async move {
-        let value = {
-            let mut future = pin!(future);
-            poll_fn(|cx| {
-                if task_cancelled.get() {
-                    return Poll::Ready(None);
-                }
-                task_cancel.set(Some(cx.waker().clone()));
-                future.as_mut().poll(cx).map(Some)
-            })
-            .await
-        };
-        finish.0.borrow_mut().value = value;
-        drop(finish);
+    current().insert(Box::pin(Spawned {
+        future: Some(future),
+        cancel: cancel.clone(),
+        cancelled: cancelled.clone(),
+        finish: Finish(slot.clone()),
     }));
     JoinHandle {
         slot,

@@ -38,10 +38,10 @@ pub use executor::{JoinHandle, block_on, epoll_returns, spawn, try_block_on, yie
 pub use net::{TcpListener, TcpStream};
 pub use news::News;
 pub use reactor::Readiness;
-pub use select::{Either, select};
+pub use select::{Either, Select, select};
 pub use signals::termination;
 pub use stream::{Duplex, Stream};
-pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
+pub use timer::{Elapsed, Sleep, Timeout, sleep, sleep_until, timeout, timeout_at};
 pub use unix::{UnixListener, UnixStream};
 
 #[cfg(test)]

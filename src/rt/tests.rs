@@ -52,6 +52,23 @@ fn a_cancelled_task_is_dropped_and_says_so() {
 }
 
 #[test]
+fn levels_of_futures_hold_each_future_once() {
+    let held = [7_u8; 1000];
+    let inner = async move {
+        yield_now().await;
+        held.len()
+    };
+    let alone = size_of_val(&inner);
+    let outer = timeout(
+        LONG,
+        select(select(inner, pending::<()>()), pending::<()>()),
+    );
+    assert!(size_of_val(&outer) < alone + 100);
+    let first = Ok(Either::Left(Either::Left(1000)));
+    assert_eq!(block_on(outer), first);
+}
+
+#[test]
 fn tasks_left_over_are_dropped_with_what_they_own() {
     let marker = Rc::new(());
     let held = marker.clone();

@@ -6,8 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -120,24 +120,38 @@ impl fmt::Display for Elapsed {
 
 impl Error for Elapsed {}
 
-/// `future`'s value, or [`Elapsed`] when it takes longer than `wait`.
-pub async fn timeout<F: Future>(wait: Duration, future: F) -> Result<F::Output, Elapsed> {
-    within(sleep(wait), future).await
+/// `future`'s value, or [`Elapsed`] when it takes longer than `wait`, from now on.
+pub fn timeout<F: Future>(wait: Duration, future: F) -> Timeout<F> {
+    let sleep = sleep(wait);
+    Timeout { future, sleep }
 }
 
 /// `future`'s value, or [`Elapsed`] when it is not there at `deadline`.
-pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
-    within(sleep_until(deadline), future).await
+pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
+    let sleep = sleep_until(deadline);
+    Timeout { future, sleep }
 }
 
-async fn within<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapsed> {
-    let mut future = pin!(future);
-    let mut sleep = pin!(sleep);
-    poll_fn(|cx| {
-        if let Poll::Ready(value) = future.as_mut().poll(cx) {
+/// What [`timeout`] gives. A type of its own for the reason [`select`](super::select()) has.
+#[must_use = "it does nothing unless awaited"]
+pub struct Timeout<F> {
+    future: F,
+    sleep: Sleep,
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: `future` is pinned as long as `self` is. Nothing moves it out of it, `Timeout` has no `Drop`,
+        // and it is `Unpin` only when `future` is.
+        let (future, sleep) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), &mut this.sleep)
+        };
+        if let Poll::Ready(value) = future.poll(cx) {
             return Poll::Ready(Ok(value));
         }
-        sleep.as_mut().poll(cx).map(|()| Err(Elapsed))
-    })
-    .await
+        Pin::new(sleep).poll(cx).map(|()| Err(Elapsed))
+    }
 }
