@@ -12,6 +12,7 @@ use super::roots;
 use crate::config::{Config, WebSocket};
 use crate::crypto::gateway_verifier::PinnedCa;
 use crate::crypto::pin::Pin;
+use crate::crypto::provider::provider;
 use crate::wire::grpc::client::Endpoint;
 use crate::wire::url::Url;
 use crate::wire::websocket::Way;
@@ -113,8 +114,7 @@ pub fn tls(
     trusted_ms: impl Fn() -> u64 + Send + Sync + 'static,
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
 ) -> Result<Arc<ClientConfig>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(PinnedCa::new(pins, trusted_ms)));

@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{error, fmt};
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use crate::crypto::certificate::Certificate;
+use crate::crypto::provider::{SIGNATURES, provider};
 use crate::sys::clock;
 
 /// Where Debian and its like keep the bundle.
@@ -32,8 +35,8 @@ pub enum Error {
     Read(PathBuf, &'static str, io::Error),
     /// It holds no certificate that can be used.
     Empty(PathBuf, &'static str),
-    /// No verifier can be made of them.
-    Verifier(String),
+    /// rustls has no version of TLS.
+    Versions(rustls::Error),
 }
 
 /// TLS 1.2 or later to a server that one of the roots vouches for, judged at trusted time; or one of the
@@ -42,20 +45,15 @@ pub enum Error {
 /// # Errors
 /// See [`Error`].
 pub fn tls(more: Option<&Path>) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let unusable = |error: &dyn fmt::Display| Error::Verifier(error.to_string());
     let mut roots = load(env::var_os("SSL_CERT_FILE").map(PathBuf::from))?;
     if let Some(path) = more {
         add(&mut roots, path, PROXY_CA)?;
     }
-    let judge = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .build()
-        .map_err(|error| unusable(&error))?;
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(&error))?
+        .map_err(Error::Versions)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AtTrustedTime(judge)))
+        .with_custom_certificate_verifier(Arc::new(AtTrustedTime(roots)))
         .with_no_client_auth();
     Ok(config)
 }
@@ -92,8 +90,9 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Judges validity at trusted time instead of the host's clock. Trusted time is a lower bound; a
 /// certificate that begins later proves, once it is otherwise good, that it has begun.
+/// Revocation is not looked at.
 #[derive(Debug)]
-struct AtTrustedTime(Arc<WebPkiServerVerifier>);
+struct AtTrustedTime(RootCertStore);
 
 impl ServerCertVerifier for AtTrustedTime {
     fn verify_server_cert(
@@ -101,7 +100,7 @@ impl ServerCertVerifier for AtTrustedTime {
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let begins = |der: &CertificateDer<'_>| {
@@ -115,8 +114,11 @@ impl ServerCertVerifier for AtTrustedTime {
             .max();
         let now = (clock::trusted_ms(0) / 1000).max(latest.unwrap_or(0));
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now));
-        self.0
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        let leaf = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = SIGNATURES.all;
+        verify_server_cert_signed_by_trust_anchor(&leaf, &self.0, intermediates, now, algorithms)?;
+        verify_server_name(&leaf, server_name)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -125,7 +127,7 @@ impl ServerCertVerifier for AtTrustedTime {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &SIGNATURES)
     }
 
     fn verify_tls13_signature(
@@ -134,11 +136,11 @@ impl ServerCertVerifier for AtTrustedTime {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &SIGNATURES)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        SIGNATURES.supported_schemes()
     }
 }
 
@@ -149,7 +151,7 @@ impl fmt::Display for Error {
             Self::Empty(path, by) => {
                 write!(f, "{} ({by}) holds no certificate", path.display())
             }
-            Self::Verifier(why) => write!(f, "no verifier: {why}"),
+            Self::Versions(_) => f.write_str("TLS cannot be set up"),
         }
     }
 }
@@ -158,7 +160,8 @@ impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Read(_, _, error) => Some(error),
-            _ => None,
+            Self::Versions(error) => Some(error),
+            Self::Empty(..) => None,
         }
     }
 }

@@ -16,15 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{
-    WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
-};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::certificate::Certificate;
 use super::pin::Pin;
+use super::provider::SIGNATURES;
 use crate::sys::utc::Utc;
 
 /// The longest chain looked at.
@@ -34,7 +33,6 @@ const MAX_CHAIN: usize = 8;
 pub struct PinnedCa {
     pins: Vec<Pin>,
     trusted_ms: Box<dyn Fn() -> u64 + Send + Sync>,
-    algorithms: WebPkiSupportedAlgorithms,
     failure: Mutex<Option<Failure>>,
 }
 
@@ -81,7 +79,6 @@ impl PinnedCa {
         Self {
             pins,
             trusted_ms: Box::new(trusted_ms),
-            algorithms: ring::default_provider().signature_verification_algorithms,
             failure: Mutex::new(None),
         }
     }
@@ -143,7 +140,7 @@ impl PinnedCa {
         };
         let entity = EndEntityCert::try_from(leaf_der).map_err(not_issued)?;
         let verified = entity.verify_for_usage(
-            self.algorithms.all,
+            SIGNATURES.all,
             &anchors,
             rest_der,
             UnixTime::since_unix_epoch(time),
@@ -223,7 +220,7 @@ impl ServerCertVerifier for PinnedCa {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
+        verify_tls12_signature(message, cert, dss, &SIGNATURES)
     }
 
     fn verify_tls13_signature(
@@ -232,11 +229,11 @@ impl ServerCertVerifier for PinnedCa {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
+        verify_tls13_signature(message, cert, dss, &SIGNATURES)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        SIGNATURES.supported_schemes()
     }
 }
 

@@ -24,6 +24,7 @@ pub mod jwk;
 pub mod key;
 pub mod pem;
 pub mod pin;
+pub mod provider;
 pub mod spki;
 
 pub use crate::wire::base64;
