@@ -105,7 +105,8 @@ build() {
     path=/usr/bin:/bin
     export RUSTC_BOOTSTRAP=1 RUSTC=/usr/bin/rustc
     unset RUSTUP_TOOLCHAIN
-    extra=("-Zbuild-std=std,panic_abort" -Zbuild-std-features=optimize_for_size)
+    extra=("-Zbuild-std=std,panic_abort" -Zbuild-std-features=optimize_for_size
+      --config 'profile.release.package.std.opt-level="s"')
     local sysroot start musl sources
     sysroot=$(/usr/bin/rustc --print sysroot)
     sources=$(readlink -f "$sysroot/lib/rustlib/src/rust")
@@ -119,6 +120,9 @@ build() {
       musl=/usr/lib/x86_64-linux-musl start=rcrt1.o
       export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=gcc CC_x86_64_unknown_linux_musl=musl-gcc
       flags+=(-C link-arg=-static-pie)
+      # Relocations packed, and unpacked at start: see there.
+      gcc -Os -fPIE -fno-stack-protector -fno-asynchronous-unwind-tables -c tools/relr.c -o target/static/relr.o
+      flags+=(-C "link-arg=$root/target/static/relr.o" -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,-e,relr_start)
     else
       local arm64
       arm64=$(arm64_sysroot)

@@ -7,7 +7,7 @@ import pytest
 
 from lab import wait_for
 
-PEAK_KIB = 2.75 * 1024
+PEAK_KIB = 2.5 * 1024
 QUIET_SECONDS = 60
 
 
