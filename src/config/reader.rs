@@ -173,23 +173,34 @@ impl Reader {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
         let mut entries = Vec::new();
+        self.entries(section, key, default, &mut |entry| {
+            entries.push(parse(entry)?);
+            Ok(())
+        });
+        entries
+    }
+
+    /// Gives each entry of such a list to `take`.
+    fn entries(
+        &mut self,
+        section: &'static str,
+        key: &'static str,
+        default: Option<&str>,
+        take: &mut dyn FnMut(&str) -> Result<(), String>,
+    ) {
         let Some(text) = self.string(section, key, default) else {
-            return entries;
+            return;
         };
         if text.trim().is_empty() {
-            return entries;
+            return;
         }
         for entry in text.split(',').map(str::trim) {
             if entry.is_empty() {
                 self.problem(section, key, "has an empty entry between commas");
-                continue;
-            }
-            match parse(entry) {
-                Ok(entry) => entries.push(entry),
-                Err(what) => self.problem(section, key, format!(": {what}")),
+            } else if let Err(what) = take(entry) {
+                self.problem(section, key, format!(": {what}"));
             }
         }
-        entries
     }
 
     /// The value of a check, or a problem of the key.
@@ -210,12 +221,13 @@ impl Reader {
 
     /// Notes that a key already asked for is wrong.
     pub fn problem(&mut self, section: &str, key: &str, what: impl Into<String>) {
+        self.note(section, key, what.into());
+    }
+
+    fn note(&mut self, section: &str, key: &str, what: String) {
         let line = self.line(section, key);
-        self.problems.push(Problem {
-            line,
-            key: qualify(section, key),
-            what: what.into(),
-        });
+        let key = qualify(section, key);
+        self.problems.push(Problem { line, key, what });
     }
 
     /// Whether the file sets a key already asked for.

@@ -53,12 +53,15 @@ where
     F: FnOnce() -> T + Send + 'static,
 {
     let (sender, mut receiver) = channel(1);
-    thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(STACK)
-        .spawn(move || {
-            let _ = sender.try_send(work());
-        })
-        .map_err(BlockingError::NoThread)?;
+    let work = move || {
+        let _ = sender.try_send(work());
+    };
+    start(name, Box::new(work)).map_err(BlockingError::NoThread)?;
     receiver.recv().await.ok_or(BlockingError::Panicked)
+}
+
+/// Not generic: what starts a thread is in the program once.
+fn start(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.stack_size(STACK).spawn(work).map(drop)
 }
