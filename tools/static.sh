@@ -14,8 +14,8 @@
 #    musl-dev provides them, so the link line is spelled out:
 #      - link-self-contained=no, -nostartfiles, -nostdlib: nothing implicit, and above all not
 #        glibc's start files, which gcc would add by itself;
-#      - rcrt1.o relocates a static PIE at start (amd64); crt1.o starts a plain static program
-#        (arm64, where Debian's gcc cannot make a static PIE for musl);
+#      - rcrt1.o relocates a static PIE at start (amd64), after relr.c has what was packed; crt1.o
+#        starts a plain static program (arm64, where Debian's gcc cannot make a static PIE for musl);
 #      - -l:libc.a instead of -lc: rustc puts -Bdynamic before it, and -lc would then find
 #        libc.so, giving a "static" program that jumps through an empty table;
 #      - libgcc.a for the compiler's helper routines, libc.a again for what those need;
@@ -105,6 +105,7 @@ build() {
     path=/usr/bin:/bin
     export RUSTC_BOOTSTRAP=1 RUSTC=/usr/bin/rustc
     unset RUSTUP_TOOLCHAIN
+    # At "z" std keeps a printer of backtraces that nothing here calls, and which needs an unwinder.
     extra=("-Zbuild-std=std,panic_abort" -Zbuild-std-features=optimize_for_size
       --config 'profile.release.package.std.opt-level="s"')
     local sysroot start musl sources
@@ -120,9 +121,10 @@ build() {
       musl=/usr/lib/x86_64-linux-musl start=rcrt1.o
       export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=gcc CC_x86_64_unknown_linux_musl=musl-gcc
       flags+=(-C link-arg=-static-pie)
-      # Relocations packed, and unpacked at start: see there.
+      # Packed relocations, and a start that unpacks them.
       gcc -Os -fPIE -fno-stack-protector -fno-asynchronous-unwind-tables -c tools/relr.c -o target/static/relr.o
-      flags+=(-C "link-arg=$root/target/static/relr.o" -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,-e,relr_start)
+      flags+=(-C "link-arg=$root/target/static/relr.o" -C "link-arg=-Wl,-z,pack-relative-relocs"
+        -C "link-arg=-Wl,-e,relr_start")
     else
       local arm64
       arm64=$(arm64_sysroot)
