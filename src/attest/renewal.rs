@@ -40,6 +40,10 @@ const CALL: Duration = Duration::from_secs(30);
 /// Between two tries that a gateway which does not take the certificate brings about.
 const PAUSE: Duration = Duration::from_secs(300);
 
+/// Between two tries that the control plane asks for, and up to as much more: whatever a gateway says, and
+/// however often.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
+
 /// Renewals that the control plane asks for are spread over this at most.
 const SPREAD: Duration = Duration::from_secs(7 * 86_400);
 
@@ -74,7 +78,9 @@ pub async fn run<F: Future>(member: Member, mut renewed: impl FnMut(IdentityRene
             }
             Either::Right(Ask::Time) => continue,
             Either::Right(Ask::Within(span)) => {
-                at = at.min(Instant::now() + share(span.min(SPREAD), draw()));
+                let soon = Instant::now() + share(span.min(SPREAD), draw());
+                let least = tried.map(|last| last + ASKED_AGAIN + share(ASKED_AGAIN, draw()));
+                at = at.min(least.map_or(soon, |least| soon.max(least)));
                 wanted = true;
                 continue;
             }

@@ -17,6 +17,10 @@ const LOST: u32 = 4;
 /// once: they must not all come in the same second.
 const LOST_AT_LEAST: Duration = Duration::from_millis(500);
 
+/// A session that is asked to move before it is this old counts as lost: a gateway that asks each one so
+/// must not have its nodes come in a circle.
+const SETTLED: Duration = Duration::from_secs(60);
+
 /// Over how long they come back: what a `Welcome` may ask for, and what 0 means.
 const SPREAD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 const DEFAULT_SPREAD: Duration = Duration::from_secs(8);
@@ -59,6 +63,8 @@ pub struct Beats {
     interval: Duration,
     /// Over how long the nodes of this gateway come back when it is gone.
     spread: Duration,
+    /// When the session was welcomed.
+    began: Duration,
     /// When the next one goes out.
     next: Duration,
     /// When the gateway was last heard.
@@ -177,11 +183,11 @@ impl State {
             },
             (Self::Up(beats), Event::Drained { after_ms }) => {
                 let after = Duration::from_millis(u64::from(after_ms)).min(DRAIN);
-                let dial = Dial::within(after, now, draw);
+                let dial = beats.moved(after, now, draw);
                 (Self::Moving(beats.heard(now), dial), Action::Rest)
             }
             (Self::Up(beats), Event::Leaving) => {
-                let dial = Dial::within(beats.spread, now, draw);
+                let dial = beats.moved(beats.spread, now, draw);
                 (Self::Moving(beats, dial), Action::Rest)
             }
             (Self::Up(beats), Event::Changed) => {
@@ -281,6 +287,11 @@ pub fn interval(ms: u32) -> Duration {
     asked(ms, INTERVAL, DEFAULT_INTERVAL)
 }
 
+/// A wait of nodes that come back together, over `span`.
+fn apart(span: Duration, draw: u64) -> Duration {
+    LOST_AT_LEAST + share(span.saturating_sub(LOST_AT_LEAST), draw)
+}
+
 fn asked(ms: u32, bounds: (Duration, Duration), default: Duration) -> Duration {
     match ms {
         0 => default,
@@ -294,7 +305,7 @@ impl Beats {
         if trouble == Trouble::Refused {
             return Dial::Trying { failures: LOST - 1 }.failed(trouble, now, draw);
         }
-        let wait = LOST_AT_LEAST + share(self.spread.saturating_sub(LOST_AT_LEAST), draw);
+        let wait = apart(self.spread, draw);
         let dial = Dial::Waiting {
             failures: LOST,
             until: now.saturating_add(wait),
@@ -302,11 +313,23 @@ impl Beats {
         (dial, wait)
     }
 
+    /// The way to the next session, since the gateway asks to move within `after`.
+    fn moved(self, after: Duration, now: Duration, draw: u64) -> Dial {
+        if now >= self.began.saturating_add(SETTLED) {
+            return Dial::within(after, now, draw);
+        }
+        Dial::Waiting {
+            failures: 0,
+            until: now.saturating_add(apart(after.max(self.spread), draw)),
+        }
+    }
+
     fn first(interval_ms: u32, spread_ms: u32, now: Duration) -> Self {
         let interval = interval(interval_ms);
         Self {
             interval,
             spread: asked(spread_ms, SPREAD, DEFAULT_SPREAD),
+            began: now,
             next: now.saturating_add(interval),
             heard: now,
             sequence: 1,
@@ -365,6 +388,7 @@ mod tests {
         Beats {
             interval: secs(45),
             spread: secs(8),
+            began: secs(10),
             next: secs(next),
             heard: secs(heard),
             sequence,
@@ -403,8 +427,10 @@ mod tests {
             (Up(beats(100, 12, 2)), Due, 102, Down(waiting(4, secs(102) + half)), DropSilent),
             (Up(beats(55, 12, 1)), Ended(Passing), 20, Down(waiting(4, secs(20) + half)), Pause(half)),
             (Up(beats(55, 12, 1)), Ended(Refused), 20, Down(waiting(4, secs(320))), Pause(secs(300))),
-            (Up(beats(55, 12, 1)), Drained { after_ms: 9000 }, 20, Moving(beats(55, 20, 1), waiting(0, secs(20))), Rest),
-            (Up(beats(55, 12, 1)), Leaving, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
+            (Up(beats(55, 12, 1)), Drained { after_ms: 9000 }, 20, Moving(beats(55, 20, 1), waiting(0, secs(20) + half)), Rest),
+            (Up(beats(55, 12, 1)), Leaving, 20, Moving(beats(55, 12, 1), waiting(0, secs(20) + half)), Rest),
+            (Up(beats(99, 60, 1)), Drained { after_ms: 9000 }, 70, Moving(beats(99, 70, 1), waiting(0, secs(70))), Rest),
+            (Up(beats(99, 60, 1)), Leaving, 70, Moving(beats(99, 60, 1), waiting(0, secs(70))), Rest),
             (Up(beats(55, 12, 1)), Changed, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
             (Up(beats(55, 12, 1)), Stop, 20, Over, Finish),
             (Up(beats(55, 12, 1)), NotWelcomed(Passing), 20, Up(beats(55, 12, 1)), Rest),
@@ -416,7 +442,7 @@ mod tests {
             (Moving(beats(55, 12, 1), waiting(0, secs(60))), Leaving, 20, Moving(beats(55, 12, 1), waiting(0, secs(60))), Rest),
             (Moving(beats(55, 12, 1), waiting(0, secs(60))), Changed, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
             (Moving(beats(55, 12, 1), trying(0)), NotWelcomed(Passing), 20, Moving(beats(55, 12, 1), waiting(1, secs(20) + half)), Rest),
-            (Moving(beats(55, 12, 1), trying(0)), Welcomed { interval_ms: 0, spread_ms: 0 }, 20, Up(beats(65, 20, 1)), Adopt(1)),
+            (Moving(beats(55, 12, 1), trying(0)), Welcomed { interval_ms: 0, spread_ms: 0 }, 20, Up(Beats { began: secs(20), ..beats(65, 20, 1) }), Adopt(1)),
             (Moving(beats(55, 12, 1), trying(0)), Ended(Passing), 20, Down(trying(0)), Pause(secs(0))),
             (Moving(beats(55, 12, 1), waiting(1, secs(23))), Ended(Passing), 20, Down(waiting(1, secs(23))), Pause(secs(3))),
             (Moving(beats(200, 12, 1), trying(0)), Due, 102, Down(trying(0)), DropSilent),
@@ -552,10 +578,38 @@ mod tests {
 
     #[test]
     fn a_drain_that_asks_for_weeks_is_bounded() {
-        let (state, _) = up(0, 0).next(Event::Drained { after_ms: u32::MAX }, secs(1), 600_000);
+        let (state, _) = up(0, 0).next(Event::Drained { after_ms: u32::MAX }, secs(61), 600_000);
         let State::Moving(_, dial) = state else {
             panic!("{state:?}")
         };
-        assert_eq!(dial.deadline(), Some(secs(601)));
+        assert_eq!(dial.deadline(), Some(secs(661)));
+    }
+
+    #[test]
+    fn a_gateway_that_asks_every_session_to_move_has_no_node_come_in_a_circle() {
+        let asks = [Event::Drained { after_ms: 0 }, Event::Leaving];
+        for (ask, ends) in asks.into_iter().flat_map(|ask| [(ask, false), (ask, true)]) {
+            let (mut now, mut dials) = (secs(0), 0);
+            let mut state = State::start(now);
+            while now < secs(600) {
+                let draw = dials * 7919;
+                let (next, action) = state.next(Event::Due, now, draw);
+                state = next;
+                if action == Action::Dial {
+                    dials += 1;
+                    let welcomed = Event::Welcomed {
+                        interval_ms: 600_000,
+                        spread_ms: 0,
+                    };
+                    (state, _) = state.next(welcomed, now, draw);
+                    (state, _) = state.next(ask, now, draw);
+                    if ends {
+                        (state, _) = state.next(Event::Ended(Trouble::Passing), now, draw);
+                    }
+                }
+                now = state.deadline().unwrap().max(now);
+            }
+            assert!(dials < 300, "{ask:?}: {dials} in 10 minutes");
+        }
     }
 }

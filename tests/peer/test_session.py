@@ -84,6 +84,37 @@ def test_a_node_that_is_drained_opens_a_new_session_and_then_ends_the_old(peer, 
     assert len(peer.sessions) == 2
 
 
+def asked_of_each_session(peer, monkeypatch, *frames):
+    """Every session hears these right after its Welcome."""
+    welcome = peer.session_service._welcome
+
+    def more(session):
+        yield from welcome(session)
+        yield from (frame.SerializeToString() for frame in frames)
+
+    monkeypatch.setattr(peer.session_service, "_welcome", more)
+
+
+def test_a_gateway_that_drains_every_session_has_no_node_come_in_a_circle(peer, machine, monkeypatch):
+    machine.join_well()
+    asked_of_each_session(peer, monkeypatch, protos.GatewayFrame(drain=protos.Drain(reconnect_after_ms=0, reason="always")))
+    machine.start()
+    peer.wait_session(2)
+    time.sleep(3)
+    # Half a second apart at least: as after a session that was lost.
+    assert len(peer.sessions) <= 9, f"{len(peer.sessions)} sessions in three seconds"
+
+
+def test_a_gateway_that_asks_for_renewals_without_end_gets_one_now_and_then(peer, node):
+    session = peer.sessions[-1]
+    for _ in range(100):
+        session.send(protos.GatewayFrame(renew=protos.session.RenewNow(within_ms=0)))
+        time.sleep(0.01)
+    node.wait_log("identity.renewal_failed")
+    time.sleep(1)
+    assert node.log.read_text().count("identity.renewal_failed") == 1
+
+
 @pytest.mark.parametrize("code", ["OK", "UNAVAILABLE", "INTERNAL", "ABORTED"])
 def test_a_session_that_the_gateway_ends_is_opened_again(peer, node, code):
     peer.sessions[-1].end(grpc.StatusCode[code], "said by the peer")
