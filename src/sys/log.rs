@@ -56,6 +56,9 @@ pub enum Value<'a> {
     Chain(&'a dyn std::error::Error),
 }
 
+/// Bytes of a text that are written; what a peer sent may be a mebibyte long.
+const TEXT: usize = 2048;
+
 /// Level in the low bits, JSON in bit 7. JSON lines from info on, until [`start`] says otherwise.
 static FORM: AtomicU8 = AtomicU8::new(Level::Info as u8 | JSON);
 const JSON: u8 = 0x80;
@@ -209,6 +212,14 @@ fn render_as(
             Value::Shown(value) => write!(text, "{value}"),
             Value::Chain(error) => chain(&mut text, *error),
         };
+        if text.len() > TEXT {
+            let mut end = TEXT;
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+            text.push('…');
+        }
         if *key != "time" && !key.ends_with("_ms") {
             hash.add(key);
             match value {
@@ -318,6 +329,22 @@ pub(crate) mod tests {
             render_as(NOW, Level::Info, "session.welcome", &fields, false).0,
             "time=2026-09-26T11:42:00.125Z level=info event=session.welcome node=node_01 version=1 late=false error=\"reset by peer\" empty=\"\""
         );
+    }
+
+    #[test]
+    fn a_line_is_bounded_whatever_a_peer_sent() {
+        let long = "é".repeat(1024 * 1024);
+        let error = std::io::Error::other(long.clone());
+        for json in [true, false] {
+            for value in [
+                Value::Text(&long),
+                Value::Shown(&long),
+                Value::Chain(&error),
+            ] {
+                let (line, _) = render_as(NOW, Level::Warn, "x", &[("said", value)], json);
+                assert!(line.len() < 2200 && line.contains("éé…"), "{}", line.len());
+            }
+        }
     }
 
     #[test]
