@@ -254,6 +254,7 @@ impl Engine {
                         ("command", Value::Shown(&plan.id)),
                         ("state", Value::Text(state(&plan))),
                         ("error", Value::Chain(&error)),
+                        ("do", Value::Text(error.remedy().unwrap_or(""))),
                     ],
                 );
                 if self.ledger.not_stored(plan) {

@@ -729,3 +729,46 @@ fn a_journal_moved_away_from_under_the_daemon_takes_nothing_more() {
     assert!(matches!(writer.rebase(), Err(JournalError::Moved)));
     assert!(!dir.exists(NAME).unwrap(), "it is not made again");
 }
+
+#[test]
+fn a_journal_deleted_under_the_daemon_is_written_anew_with_all_it_held() {
+    let dir = room();
+    let (mut writer, _) = open(&dir);
+    let first = vec![put("a", "1"), event(Class::Result, "event 1")];
+    writer.append(&[first]).remove(0).unwrap();
+    for again in 2..5_u64 {
+        dir.remove(NAME).unwrap();
+        let last = writer
+            .append(&[vec![event(Class::Result, &format!("event {again}"))]])
+            .remove(0)
+            .unwrap()
+            .last;
+        assert_eq!(last, again);
+    }
+    dir.remove(NAME).unwrap();
+    writer.rebase().unwrap();
+    let stored = writer.read(0, usize::MAX).unwrap();
+    let before = writer.status();
+    drop(writer);
+    let (mut writer, recovered) = open(&dir);
+    assert_eq!(recovered.damage, None);
+    assert_eq!(recovered.entries.len(), 1);
+    assert_eq!(writer.read(0, usize::MAX).unwrap(), stored);
+    assert_eq!(
+        (stored.len(), writer.status().journal_id),
+        (4, before.journal_id)
+    );
+}
+
+#[test]
+fn a_journal_put_in_the_place_of_a_deleted_one_is_left_alone() {
+    let dir = room();
+    let (mut writer, _) = open(&dir);
+    writer.append(&[vec![put("a", "1")]]).remove(0).unwrap();
+    dir.remove(NAME).unwrap();
+    let (mut other, _) = open(&dir);
+    let error = writer.append(&[vec![put("b", "1")]]).remove(0).unwrap_err();
+    assert!(matches!(error, JournalError::Moved));
+    other.append(&[vec![put("c", "1")]]).remove(0).unwrap();
+    assert_eq!(other.status().keys, 1);
+}

@@ -359,12 +359,25 @@ impl Writer {
         }
     }
 
-    fn in_place(&self) -> Result<(), JournalError> {
+    /// The file is still the one with its name. One that was deleted is whole as long as it is open:
+    /// what it holds is written anew, so that a command is not run twice for a slip of somebody's hand.
+    fn in_place(&mut self) -> Result<(), JournalError> {
         if self.dir.is_named(NAME, &self.file) {
-            Ok(())
-        } else {
-            Err(JournalError::Moved)
+            return Ok(());
         }
+        let deleted = self.file.is_deleted() && self.dir.exists(NAME).is_ok_and(|there| !there);
+        if !deleted {
+            return Err(JournalError::Moved);
+        }
+        if let Some(trouble) = &self.trouble
+            && clock::monotonic() < self.rewrite_after
+        {
+            return Err(JournalError::Disk(trouble.error.clone()));
+        }
+        self.suspect = true;
+        self.rewrite(false)?;
+        event(Level::Error, "journal.deleted", &[]);
+        Ok(())
     }
 
     /// Drops what may be dropped, and compacts, where the caps leave no room for so much more.
@@ -544,7 +557,11 @@ impl Writer {
         if written.lost > 0 {
             self.set_aside(&written, now_ms);
         }
-        let renamed = self.dir.rename(NEW, NAME);
+        let renamed = match self.file.is_deleted() {
+            false => self.dir.rename(NEW, NAME),
+            // Whatever has the name by now is another's.
+            true => self.dir.rename_new(NEW, NAME),
+        };
         // Where only the last flush failed, the name is the new file's already.
         if renamed.is_ok() || self.dir.is_named(NAME, &written.file) {
             self.adopt(written);

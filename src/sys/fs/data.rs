@@ -109,6 +109,11 @@ impl DataFile {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
+    /// Whether it has no name any more: nothing but this descriptor holds it.
+    pub fn is_deleted(&self) -> bool {
+        fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Whose it is.
     ///
     /// # Errors
