@@ -21,7 +21,7 @@ use crate::identity::store::{State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust};
 use crate::proto::Role;
 use crate::sys::fs::Lock;
-use crate::sys::{clock, user};
+use crate::sys::{clock, process, user};
 
 mod terms;
 
@@ -103,10 +103,12 @@ struct Options<'a> {
 }
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
+    process::keep_memory_private();
     take_proxy()?;
     let options = options(args)?;
     let terms = Terms::of(args, args.path_or("config", DEFAULT_CONFIG))?;
     let store = Store::create(terms.data_dir()).map_err(stored)?;
+    store.close_to_others();
     if !options.reset
         && let State::Joined(joined) = store.load().map_err(stored)?
     {

@@ -9,7 +9,7 @@ use super::{CONFIG_FLAG, Failure, block_on, chain, load_config, take_proxy};
 use crate::attest::member::Member;
 use crate::attest::renewal;
 use crate::command::{Clocks, Engine, Parts};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::converge::{Configured, Converge};
 use crate::facts::report::{Duty, Reporter};
 use crate::identity::store::{Joined, State, Store, StoreError};
@@ -20,7 +20,7 @@ use crate::session::{self, Frames};
 use crate::status::{Board, Source, server, textfile};
 use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
-use crate::sys::{clock, local};
+use crate::sys::{clock, local, process};
 use crate::wire::proxy::Proxy;
 
 mod work;
@@ -39,9 +39,14 @@ pub(super) const COMMAND: Command = Command::new(
 );
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
+    process::keep_memory_private();
     take_proxy()?;
     let config = load_config(args)?;
     log::start(config.log.level, config.log.json);
+    if let Ok(Some(exposed)) = config::exposure(&config.path, config.helper.is_some()) {
+        let fields = [("warning", Value::Text(&exposed))];
+        log::event(Level::Warn, "node.config_open_to_others", &fields);
+    }
     let (store, joined) = identity(&config)?;
     let node_id = joined.identity.node_id.clone();
     let mut start = vec![
@@ -195,6 +200,7 @@ fn identity(config: &Config) -> Result<(Store, Joined), Failure> {
         }
         Err(error) => return Err(failed(error)),
     };
+    store.close_to_others();
     match store.load().map_err(failed)? {
         State::Joined(joined) => Ok((store, *joined)),
         State::NotJoined | State::PendingKey(_) => Err(Failure::failed(NOT_JOINED)),

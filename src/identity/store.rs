@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use super::record::{self, Identity, RecordError};
 use crate::crypto::key::{self, NodeKey};
 use crate::sys::fs::{self, Dir};
+use crate::sys::log::{self, Level, Value};
 use crate::sys::user::Account;
 use crate::sys::utc::Utc;
 
@@ -230,6 +231,46 @@ impl Store {
             }
             (Some(Ok(identity)), key) => self.matched(identity, key, finish)?,
         })
+    }
+
+    /// Takes from others what is this account's alone: reading and writing the keys and the identity, and
+    /// writing in the directory. What was open to them is said, since a key may be in other hands by now.
+    pub fn close_to_others(&self) {
+        let said = |path: &Path, corrected: Result<Option<u32>, fs::Error>, remedy| {
+            let name = "identity.open_to_others";
+            let path = path.display();
+            let path = Value::Shown(&path);
+            match corrected {
+                Ok(None) => {}
+                Ok(Some(mode)) => {
+                    let mode = format!("{mode:04o}");
+                    let was = ("was", Value::Text(&mode));
+                    log::event(
+                        Level::Warn,
+                        name,
+                        &[("path", path), was, ("do", Value::Text(remedy))],
+                    );
+                }
+                Err(error) => log::event(Level::Warn, name, &[("error", Value::Chain(&error))]),
+            }
+        };
+        let remedy = "it is closed now; whoever could write there may have put other files in place: look at them";
+        said(self.dir.path(), self.dir.narrow(0o022), remedy);
+        for name in [KEY, NEXT_KEY, IDENTITY] {
+            // What is no file, or missing, is found out when it is read.
+            let Ok(file) = self.dir.view_data(name) else {
+                continue;
+            };
+            let corrected = file.ownership().and_then(|ownership| {
+                if ownership.mode & 0o077 == 0 {
+                    return Ok(None);
+                }
+                file.set_mode(0o600)?;
+                Ok(Some(ownership.mode))
+            });
+            let remedy = "it is closed now; if another may have copied the key: bcd join --reset --yes, then bcd join";
+            said(&self.dir.join(name), corrected, remedy);
+        }
     }
 
     /// Writes the node key, 0600, before anything asks for its certificate.

@@ -294,6 +294,20 @@ impl Dir {
         retry(|| chownat(&fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)).map_err(failed)
     }
 
+    /// Takes the permissions `forbidden` from the directory; the mode it had, where it had one of them.
+    ///
+    /// # Errors
+    /// What fstat(2) or fchmod(2) says.
+    pub fn narrow(&self, forbidden: u32) -> Result<Option<u32>, Error> {
+        let failed = |errno| Error::os("change the mode of", &self.path, errno);
+        let mode = fstat(&self.fd).map_err(failed)?.st_mode & 0o7777;
+        if mode & forbidden == 0 {
+            return Ok(None);
+        }
+        fchmod(&self.fd, Mode::from_raw_mode(mode & !forbidden)).map_err(failed)?;
+        Ok(Some(mode))
+    }
+
     /// Flushes the directory's names to the disk.
     ///
     /// # Errors

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+    DumpableBehavior, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group,
+    pidfd_open, set_dumpable_behavior, waitid,
 };
 
 use super::stop::{Stop, timespec};
@@ -62,6 +63,13 @@ pub enum RunError {
     Stopped,
     /// What it printed could not be taken; it was killed.
     Output(io::Error),
+}
+
+/// Keeps this process's memory, and the keys in it, out of core files and from other processes of its
+/// account.
+pub fn keep_memory_private() {
+    // The only failure is a kernel that does not know it; nothing else depends on it.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
 /// The program called `name` (no path), in the system's own directories.

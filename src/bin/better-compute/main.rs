@@ -23,6 +23,8 @@ pub mod store;
 use std::process::ExitCode;
 
 pub fn main() -> ExitCode {
+    // Every command has the admin token or the fleet's keys in its hands.
+    bcd::sys::process::keep_memory_private();
     bcd::sys::log::add_remedies(remedies::REMEDIES);
     bcd::cli::dispatch(&cli::BETTER_COMPUTE, std::env::args_os())
 }

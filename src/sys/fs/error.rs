@@ -5,6 +5,7 @@ use std::{fmt, io};
 use rustix::io::Errno;
 
 use super::Kind;
+use crate::sys::user::euid;
 
 /// A file operation that failed. Its text names the operation and the path; the kernel's reason
 /// is its source, the other reasons are part of the text.
@@ -111,7 +112,12 @@ impl Error {
         Some(match self.errno()? {
             Errno::NOSPC | Errno::DQUOT => "free some space on that filesystem and run it again",
             Errno::ROFS => "that filesystem is read-only: remount it writable or choose another",
-            Errno::ACCESS | Errno::PERM => "run it as root or as the owner of that path",
+            Errno::ACCESS | Errno::PERM if euid() != 0 => {
+                "run it as root or as the owner of that path"
+            }
+            Errno::ACCESS | Errno::PERM => {
+                "see what keeps root from it: lsattr shows whether it is immutable"
+            }
             Errno::IO => "the disk is failing: look at the kernel's log",
             Errno::WOULDBLOCK => "another bcd is at work there: let it finish",
             _ => return None,
