@@ -221,6 +221,29 @@ def test_state_files_are_their_owners_alone(dev):
     assert stat.S_IMODE((dev.dir / "node/join-encryption.jwk").stat().st_mode) == 0o644
 
 
+@pytest.mark.parametrize("name, mode", [("admin.token", 0o640), ("state.db", 0o644), ("state.db", 0o620), ("pki.json", 0o666),
+                                        ("pki.key", 0o604), (".", 0o777), (".", 0o770)])
+def test_what_others_can_read_or_change_is_not_served_from(dev, better_compute, name, mode):
+    dev.process.terminate()
+    (dev.dir / name).chmod(mode)
+    started = subprocess.run([str(better_compute), "dev", "--dir", str(dev.dir), "--gateway", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+                             stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean_env(), timeout=10)
+    last = started.stderr.strip().splitlines()[-1]
+    assert started.returncode in (1, 2) and f"has mode {mode:04o}: others may " in last and "chmod" in last, started.stderr
+    (dev.dir / name).chmod(0o700 if name == "." else 0o600)
+    dev.start()
+
+
+def test_clients_that_say_nothing_keep_nobody_else_out(dev):
+    host, port = dev.ports["http"].rsplit(":", 1)
+    idle = [socket.create_connection((host, int(port)), source_address=("127.0.0.2", 0)) for _ in range(600)]
+    try:
+        assert dev.nodes() == []
+    finally:
+        for connection in idle:
+            connection.close()
+
+
 # ---- the API ------------------------------------------------------------------------------------
 
 
@@ -563,9 +586,9 @@ def test_a_state_file_that_is_none_is_named_and_left_as_it_is(dev, better_comput
     last = started.stderr.strip().splitlines()[-1]
     assert started.returncode in (1, 2) and "panicked" not in started.stderr, started.stderr
     assert last.startswith("better-compute dev: ") and last.isprintable(), last
-    if name != "pki.key":
+    if name != "pki.key" or odd == "gone":
         assert name in last, last
-    if odd == "gone" and name != "pki.key":
+    if odd == "gone":
         assert not path.exists(), f"a new {name} was made"
     if before is not None:
         assert path.read_bytes() == before, f"{name} was written over"

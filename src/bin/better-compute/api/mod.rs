@@ -38,6 +38,7 @@ use nanoserde::SerJson;
 
 use self::rotations::Rotations;
 use self::views::{ErrorBody, ErrorView};
+use crate::gateway::handshakes::Handshakes;
 use crate::gateway::{Gateway, TlsConfig};
 use crate::joinservice::thread::SpecSigner;
 use crate::registry::Registry;
@@ -45,7 +46,8 @@ use crate::registry::Registry;
 /// Where nodes open a WebSocket to the gateway, with the base path before it or without.
 const SESSION: &str = "/v1/session";
 const HANDSHAKE: Duration = Duration::from_secs(10);
-const CONNECTIONS_MAX: usize = 512;
+/// Connections at once, and those from one address: a client that leaves them idle shuts out itself.
+const CONNECTIONS_MAX: (usize, usize) = (512, 128);
 const BODY_MAX: usize = 64 * 1024;
 
 /// What the API serves.
@@ -105,7 +107,8 @@ fn answer(status: u16, body: String) -> Answer {
 impl Api {
     /// Serves connections until dropped.
     pub async fn serve(self: Rc<Self>, listener: TcpListener, tls: TlsConfig) {
-        let connections = Rc::new(Cell::new(0usize));
+        let handshakes = Handshakes::new();
+        let connections = Handshakes::bounded(CONNECTIONS_MAX.0, CONNECTIONS_MAX.1);
         loop {
             let (stream, address) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -119,15 +122,17 @@ impl Api {
                     continue;
                 }
             };
-            if connections.get() >= CONNECTIONS_MAX {
+            let turn = handshakes.begin(address.ip());
+            let (Some(turn), Some(place)) = (turn, connections.begin(address.ip())) else {
                 continue;
-            }
-            connections.set(connections.get() + 1);
-            let (api, connections) = (self.clone(), connections.clone());
+            };
+            let api = self.clone();
             let config = tls.borrow().clone();
             rt::spawn(async move {
                 let mut upgraded = None;
-                if let Ok(stream) = rt::tls::server(stream, config, HANDSHAKE).await {
+                let shaken = rt::tls::server(stream, config, HANDSHAKE).await;
+                drop(turn);
+                if let Ok(stream) = shaken {
                     let limits = Limits {
                         body: BODY_MAX,
                         ..Limits::default()
@@ -137,7 +142,7 @@ impl Api {
                     let served = serve(stream, Some(address), limits, handler).await;
                     upgraded = served.ok().flatten();
                 }
-                connections.set(connections.get().saturating_sub(1));
+                drop(place);
                 if let Some((stream, ahead)) = upgraded {
                     let bridge = api.bridge.clone();
                     drop(api);

@@ -87,7 +87,9 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     match dev::run(&options, ready) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error @ (DevError::Locked(_) | DevError::Unusable(_))) => Err(Failure::refused(error)),
+        Err(error @ (DevError::Locked(_) | DevError::Unusable(_) | DevError::Exposed { .. })) => {
+            Err(Failure::refused(error))
+        }
         Err(error) => Err(Failure::failed(error)),
     }
 }

@@ -27,7 +27,7 @@ use crate::pki::{Bundle, Kind, Lock, PkiError, Private, Public};
 use crate::registry::now_ms;
 
 pub const DEV_FILE: &str = "dev.json";
-const ADMIN_TOKEN: &str = "admin.token";
+pub(super) const ADMIN_TOKEN: &str = "admin.token";
 
 /// Where a running control plane is, as `dev.json` says it.
 #[derive(Clone, DeJson, SerJson)]

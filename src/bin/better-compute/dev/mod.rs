@@ -16,6 +16,7 @@ mod serving;
 use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,6 +76,12 @@ pub enum DevError {
     Io(String, std::io::Error),
     Tls(Box<dyn Error>),
     Unusable(&'static str),
+    /// Others may do to this path what its owner alone may.
+    Exposed {
+        path: PathBuf,
+        mode: u32,
+        what: &'static str,
+    },
 }
 
 impl fmt::Display for DevError {
@@ -93,6 +100,11 @@ impl fmt::Display for DevError {
             Self::Io(what, _) => write!(f, "cannot {what}"),
             Self::Tls(_) => write!(f, "cannot issue the serving certificate"),
             Self::Unusable(what) => f.write_str(what),
+            Self::Exposed { path, mode, what } => write!(
+                f,
+                "{} has mode {mode:04o}: others may {what}",
+                path.display()
+            ),
         }
     }
 }
@@ -107,7 +119,7 @@ impl Error for DevError {
             Self::JoinService(error) => Some(error),
             Self::Io(_, error) => Some(error),
             Self::Tls(error) => Some(&**error),
-            Self::Locked(_) | Self::Unusable(_) => None,
+            Self::Locked(_) | Self::Unusable(_) | Self::Exposed { .. } => None,
         }
     }
 }
@@ -146,6 +158,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         .transpose()?
         .map(Arc::new);
     not_lost(&dir)?;
+    not_exposed(&dir)?;
     let (public, private) = files::open_pki(&dir, &options.trust_domain)?;
     let admin = files::admin_token(&dir)?;
     let path = dir.join(STATE);
@@ -231,6 +244,11 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
 /// Refuses to begin anew in a directory that has served before (`dev.json` is written once the rest is
 /// there) and has lost its PKI or its records: a new one would orphan every node without a word.
 fn not_lost(dir: &Dir) -> Result<(), DevError> {
+    if dir.exists("pki.json")? && !dir.exists("pki.key")? {
+        return Err(DevError::Unusable(
+            "pki.key is gone, and pki.json does not open without it: put it back",
+        ));
+    }
     if !dir.exists(DEV_FILE)? {
         return Ok(());
     }
@@ -248,6 +266,28 @@ fn not_lost(dir: &Dir) -> Result<(), DevError> {
             "state.db is gone or cut off, and this directory has served before: put it back, or remove dev.json to \
              begin without tokens and nodes",
         ));
+    }
+    Ok(())
+}
+
+/// Refuses to go on with files that others can read or change: whoever has the token has the fleet, and so
+/// has who can write the records or replace a file.
+fn not_exposed(dir: &Dir) -> Result<(), DevError> {
+    let checked = |path: PathBuf, forbidden: u32, what| {
+        let mode = std::fs::metadata(&path).map_or(0, |file| file.permissions().mode() & 0o777);
+        match mode & forbidden {
+            0 => Ok(()),
+            _ => Err(DevError::Exposed { path, mode, what }),
+        }
+    };
+    checked(
+        dir.path().to_owned(),
+        0o022,
+        "replace what is in it; chmod go-w it",
+    )?;
+    checked(dir.join("pki.json"), 0o022, "change it; chmod 600 it")?;
+    for name in [files::ADMIN_TOKEN, STATE, "state.db-wal"] {
+        checked(dir.join(name), 0o077, "read or change it; chmod 600 it")?;
     }
     Ok(())
 }

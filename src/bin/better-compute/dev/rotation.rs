@@ -85,7 +85,7 @@ impl Rotating {
         let path = self.dir.join("pki.json");
         let key = self.dir.join("pki.key");
         let rotated = rt::blocking("pki", move || {
-            let lock = Lock::from_key_file_or_new(&key).map_err(PkiError::from)?;
+            let lock = Lock::from_key_file(&key).map_err(PkiError::from)?;
             let (bundle, private) = Bundle::read(&path)?.rotated(&lock, kind, step, now_ms())?;
             bundle.replace(&path)?;
             Ok::<_, RotateError>((bundle.public, private))

@@ -1,17 +1,20 @@
-//! How many handshakes may run at once, in all and from one address: the only thing a stranger can make
-//! the gateway spend.
+//! How many handshakes, or connections, there may be at once, in all and from one address: the only thing
+//! a stranger can make a listener spend.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
+/// Handshakes of a gateway.
 const TOTAL_MAX: usize = 1024;
 /// A site of thousands of nodes may stand behind one address.
 const ADDRESS_MAX: usize = 64;
 
-/// The handshakes that run.
+/// Those that there are.
 pub struct Handshakes {
+    total_max: usize,
+    address_max: usize,
     total: Cell<usize>,
     by_address: RefCell<BTreeMap<IpAddr, usize>>,
 }
@@ -24,7 +27,13 @@ pub struct Turn {
 
 impl Handshakes {
     pub fn new() -> Rc<Self> {
+        Self::bounded(TOTAL_MAX, ADDRESS_MAX)
+    }
+
+    pub fn bounded(total_max: usize, address_max: usize) -> Rc<Self> {
         Rc::new(Self {
+            total_max,
+            address_max,
             total: Cell::new(0),
             by_address: RefCell::default(),
         })
@@ -35,7 +44,7 @@ impl Handshakes {
         let address = network(address);
         let mut by_address = self.by_address.borrow_mut();
         let running = by_address.get(&address).copied().unwrap_or(0);
-        if running >= ADDRESS_MAX || self.total.get() >= TOTAL_MAX {
+        if running >= self.address_max || self.total.get() >= self.total_max {
             return None;
         }
         by_address.insert(address, running + 1);

@@ -8,7 +8,7 @@
 //! the node CA and be valid; everything a peer may take is bounded (handshakes at once and by address,
 //! connections, streams, messages, time).
 
-mod handshakes;
+pub mod handshakes;
 mod rate;
 pub mod session;
 pub mod tls;
