@@ -3,7 +3,7 @@
 //! A spec is on the disk before anything of it is done. Then its sections are applied in their
 //! order, and what came of each is reported once per change: the last report of each section is
 //! kept beside the event that carries it, so that a restart, which applies the spec again, repeats
-//! none. A disk that takes nothing for a while stops neither the session nor what is applied: the
+//! none. A section that lasts is told as PENDING meanwhile. A disk that takes nothing for a while stops neither the session nor what is applied: the
 //! newest spec, and the reports, are tried again until they are kept.
 #![deny(
     clippy::unwrap_used,
@@ -13,6 +13,7 @@
 )]
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ mod log;
 const SPEC: &str = "node-spec";
 /// Before the names of sections whose last report is kept.
 const REPORT: &str = "section/";
+/// A section that takes longer than this is told as PENDING.
+const LASTS: Duration = Duration::from_secs(1);
 /// How long after a failure the disk is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -53,6 +56,14 @@ pub struct Configured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Section {
     Log,
+    /// Lasts until its test lets it end.
+    #[cfg(test)]
+    Slow,
+}
+
+/// Their names.
+pub fn sections() -> impl Iterator<Item = &'static str> {
+    Section::ALL.iter().map(|section| section.name())
 }
 
 impl Section {
@@ -61,16 +72,25 @@ impl Section {
     fn name(self) -> &'static str {
         match self {
             Self::Log => "log",
+            #[cfg(test)]
+            Self::Slow => tests::SLOW,
         }
     }
 
     fn named(name: &str) -> Option<Self> {
+        #[cfg(test)]
+        if name == tests::SLOW {
+            return Some(Self::Slow);
+        }
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
+    /// Blocks: for a thread.
     fn apply(self, body: &[u8], configured: Configured) -> Result<(), Failed> {
         match self {
             Self::Log => log::apply(body, configured.log_level),
+            #[cfg(test)]
+            Self::Slow => tests::apply_slowly(body),
         }
     }
 
@@ -78,6 +98,8 @@ impl Section {
     fn release(self, configured: Configured) {
         match self {
             Self::Log => log::release(configured.log_level),
+            #[cfg(test)]
+            Self::Slow => {}
         }
     }
 }
@@ -221,23 +243,106 @@ impl Engine {
             let _ = self.newest.borrow_mut().take_if(stored);
             *self.held.borrow_mut() = Some(signed);
         }
-        let statuses = match &*self.held.borrow() {
-            Some(signed) => apply(&signed.spec, self.configured),
-            None => return Ok(()),
+        let Some(spec) = self.held.borrow().as_ref().map(|held| held.spec.clone()) else {
+            return Ok(());
         };
-        let entries = changes(&self.reported.borrow(), &statuses);
-        if !entries.is_empty() {
-            self.journal.commit(entries).await?;
-            let mut reported = self.reported.borrow_mut();
-            for status in &statuses {
-                if reported.get(&status.section) != Some(status) {
-                    said(status);
+        let there = |name: &str| spec.sections.iter().any(|section| section.name == name);
+        for known in Section::ALL.iter().filter(|known| !there(known.name())) {
+            known.release(self.configured);
+        }
+        let gone: Vec<String> = {
+            let reported = self.reported.borrow();
+            let gone = reported.keys().filter(|name| !there(name));
+            gone.cloned().collect()
+        };
+        let mut statuses = Vec::with_capacity(spec.sections.len());
+        for section in spec.sections {
+            let status = self.apply(spec.generation, section, &statuses).await;
+            statuses.push(status);
+        }
+        self.report(statuses).await?;
+        self.forget(&gone).await
+    }
+
+    /// Forgets what was reported of sections that are gone.
+    async fn forget(&self, gone: &[String]) -> Result<(), JournalError> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let entries = gone.iter().map(|name| Entry::Delete {
+            kind: Kind::Mark,
+            key: mark(name),
+        });
+        self.journal.commit(entries.collect()).await?;
+        self.reported
+            .borrow_mut()
+            .retain(|name, _| !gone.contains(name));
+        Ok(())
+    }
+
+    /// Applies a section: what came of it. One that lasts is told as PENDING, unless something is told of
+    /// this generation already, and with it what came of those `before` it.
+    async fn apply(
+        &self,
+        generation: u64,
+        section: SpecSection,
+        before: &[SectionStatus],
+    ) -> SectionStatus {
+        let SpecSection { name, body } = section;
+        let status = |state, reason: &str, message| SectionStatus {
+            generation,
+            section: name.clone(),
+            state,
+            reason: reason.to_owned(),
+            message,
+        };
+        let Some(known) = Section::named(&name) else {
+            let message = format!("bcd {} knows no section {name}", env!("CARGO_PKG_VERSION"));
+            return status(SectionState::UNSUPPORTED, "SectionUnsupported", message);
+        };
+        let configured = self.configured;
+        let mut work = pin!(rt::blocking("section", move || {
+            known.apply(&body, configured)
+        }));
+        let applied = match rt::select(work.as_mut(), rt::sleep(LASTS)).await {
+            Either::Left(applied) => applied,
+            Either::Right(()) => {
+                let told = self
+                    .reported
+                    .borrow()
+                    .get(&name)
+                    .map(|told| told.generation);
+                if told != Some(generation) {
+                    let mut statuses = before.to_vec();
+                    statuses.push(status(SectionState::PENDING, "", String::new()));
+                    // Best effort: a disk that takes nothing now is tried with the end of it.
+                    let _ = self.report(statuses).await;
                 }
+                work.await
             }
-            *reported = statuses
-                .into_iter()
-                .map(|status| (status.section.clone(), status))
-                .collect();
+        };
+        match applied {
+            Ok(Ok(())) => status(SectionState::APPLIED, "", String::new()),
+            Ok(Err(failed)) => status(SectionState::FAILED, failed.reason, failed.message),
+            Err(error) => status(SectionState::FAILED, "InternalError", error.to_string()),
+        }
+    }
+
+    /// Tells of each status that was not told so, and keeps that it was.
+    async fn report(&self, statuses: Vec<SectionStatus>) -> Result<(), JournalError> {
+        let news: Vec<SectionStatus> = {
+            let reported = self.reported.borrow();
+            let news = |status: &SectionStatus| reported.get(&status.section) != Some(status);
+            statuses.into_iter().filter(news).collect()
+        };
+        if news.is_empty() {
+            return Ok(());
+        }
+        self.journal.commit(entries(&news)).await?;
+        for status in news {
+            said(&status);
+            let name = status.section.clone();
+            self.reported.borrow_mut().insert(name, status);
         }
         Ok(())
     }
@@ -266,70 +371,28 @@ fn kept(value: &[u8]) -> Option<Signed> {
     }
 }
 
-/// Applies all sections in their order, and lets go of those that are not there.
-fn apply(spec: &NodeSpec, configured: Configured) -> Vec<SectionStatus> {
-    for known in Section::ALL {
-        if !spec.sections.iter().any(|other| other.name == known.name()) {
-            known.release(configured);
-        }
-    }
-    spec.sections
-        .iter()
-        .map(|section| status(spec.generation, section, configured))
-        .collect()
+/// Under which name it is kept what was reported of a section.
+fn mark(name: &str) -> String {
+    [REPORT, name].concat()
 }
 
-fn status(generation: u64, section: &SpecSection, configured: Configured) -> SectionStatus {
-    let name = &section.name;
-    let (state, reason, message) = match Section::named(name) {
-        None => (
-            SectionState::UNSUPPORTED,
-            "SectionUnsupported",
-            format!("bcd {} knows no section {name}", env!("CARGO_PKG_VERSION")),
-        ),
-        Some(known) => match known.apply(&section.body, configured) {
-            Ok(()) => (SectionState::APPLIED, "", String::new()),
-            Err(failed) => (SectionState::FAILED, failed.reason, failed.message),
-        },
-    };
-    SectionStatus {
-        generation,
-        section: name.clone(),
-        state,
-        reason: reason.to_owned(),
-        message,
-    }
-}
-
-/// The events and marks that are due: each status that was not reported so, and the marks of
-/// sections that are gone.
-fn changes(reported: &BTreeMap<String, SectionStatus>, statuses: &[SectionStatus]) -> Vec<Entry> {
-    let key = |name: &str| format!("{REPORT}{name}");
-    let mut entries = Vec::new();
+/// An event of each status, and what is kept of it.
+fn entries(statuses: &[SectionStatus]) -> Vec<Entry> {
+    let mut entries = Vec::with_capacity(statuses.len() * 2);
     for status in statuses {
-        if reported.get(&status.section) != Some(status) {
-            let event = Event {
-                body: Some(EventBody::SectionStatus(status.clone())),
-                ..Event::default()
-            };
-            entries.push(Entry::Event {
-                class: Class::Status,
-                body: event.encode_to_vec(),
-            });
-            entries.push(Entry::Put {
-                kind: Kind::Mark,
-                key: key(&status.section),
-                value: status.encode_to_vec(),
-            });
-        }
-    }
-    for name in reported.keys() {
-        if !statuses.iter().any(|status| status.section == *name) {
-            entries.push(Entry::Delete {
-                kind: Kind::Mark,
-                key: key(name),
-            });
-        }
+        let event = Event {
+            body: Some(EventBody::SectionStatus(status.clone())),
+            ..Event::default()
+        };
+        entries.push(Entry::Event {
+            class: Class::Status,
+            body: event.encode_to_vec(),
+        });
+        entries.push(Entry::Put {
+            kind: Kind::Mark,
+            key: mark(&status.section),
+            value: status.encode_to_vec(),
+        });
     }
     entries
 }
@@ -339,6 +402,7 @@ fn said(status: &SectionStatus) {
     let (level, name) = match status.state {
         SectionState::APPLIED => (Level::Info, "section.applied"),
         SectionState::UNSUPPORTED => (Level::Info, "section.unsupported"),
+        SectionState::PENDING => (Level::Info, "section.pending"),
         _ => (Level::Warn, "section.failed"),
     };
     let mut fields = vec![

@@ -153,3 +153,42 @@ fn entries_of_others_or_unreadable_ones_are_passed_over() {
         converge.0.round().await.unwrap();
     });
 }
+
+/// A section whose application lasts.
+pub(super) const SLOW: &str = "slow";
+
+/// Its body is a span in milliseconds.
+pub(super) fn apply_slowly(body: &[u8]) -> Result<(), Failed> {
+    let span = std::str::from_utf8(body).unwrap().parse().unwrap();
+    std::thread::sleep(Duration::from_millis(span));
+    Ok(())
+}
+
+#[test]
+fn a_section_that_lasts_is_told_as_pending_until_it_is_applied() {
+    let dir = Dir::open(&scratch("converge-slow")).unwrap();
+    let of = |generation, state| (generation, SLOW.to_owned(), state);
+    rt::block_on(async {
+        let (journal, entries) = open(&dir);
+        let converge = Converge::new(journal.clone(), &entries, CONFIGURED);
+        converge.take(signed(1, &[("first", b""), (SLOW, b"1400"), ("log", b"")]));
+        let engine = converge.0.clone();
+        let round = rt::spawn(async move { engine.round().await });
+        rt::sleep(Duration::from_millis(1200)).await;
+        let (meanwhile, _) = told(&journal, 0).await;
+        round.await.unwrap().unwrap();
+        let first = (1, "first".to_owned(), SectionState::UNSUPPORTED);
+        assert_eq!(meanwhile, [first, of(1, SectionState::PENDING)]);
+        let (events, last) = told(&journal, 2).await;
+        let log = (1, "log".to_owned(), SectionState::APPLIED);
+        assert_eq!(events, [of(1, SectionState::APPLIED), log.clone()]);
+        // One that is quick is never pending; of one that is applied again nothing is told.
+        converge.take(signed(2, &[(SLOW, b"1")]));
+        converge.0.round().await.unwrap();
+        let (events, last) = told(&journal, last).await;
+        assert_eq!(events, [of(2, SectionState::APPLIED)]);
+        converge.take(signed(2, &[(SLOW, b"1100")]));
+        converge.0.round().await.unwrap();
+        assert_eq!(told(&journal, last).await.0, []);
+    });
+}
