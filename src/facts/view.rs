@@ -331,7 +331,7 @@ fn words(words: &[&str]) -> String {
 }
 
 /// "15.5 GiB": one decimal, in the largest unit that leaves a whole part.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = [" B", " KiB", " MiB", " GiB", " TiB", " PiB"];
     let mut tenths = u128::from(bytes) * 10;
     let mut unit = 0;

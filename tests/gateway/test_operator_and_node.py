@@ -26,6 +26,19 @@ def test_facts_are_asked_for_and_kept(dev, node):
     assert len(dev.json("commands", "list", "--state", "succeeded")["commands"]) == 1
 
 
+def test_a_node_is_shown_with_what_it_is_made_of_and_what_it_can_do(dev, node):
+    details = wait_for("the facts", lambda: (d := dev.json("nodes", "show", node.id)["details"]).get("facts") and d)
+    assert details["facts"] == dev.json("nodes", "facts", node.id)["facts"]
+    assert details["factsReceivedMs"] > 0
+    assert details["capabilities"] == ["command.node.reboot", "command.logs.collect", "command.node.facts", "section.log"]
+    text = dev.run("nodes", "show", node.id).stdout
+    facts = details["facts"]
+    for line in (rf"kernel: +{re.escape(facts['kernel']['release'])} ", r"cpu: +.*\(\d+ sockets?, ", r"memory: +[0-9.]+ GiB",
+                 r"capabilities: command\.node\.reboot command\.logs\.collect "):
+        assert re.search(line, text), text
+    assert bool(facts["disks"]) == ("disks: " in text) and text.count("kernel:") == 1
+
+
 def test_a_kind_the_node_does_not_know_is_unsupported(dev, node):
     done = dev.run("commands", "run", node.id, "diag.later", "--params-base64", "AQI=", "--wait", check=False)
     assert done.returncode == 1 and re.search(r"state: +unsupported", done.stdout), done.stdout

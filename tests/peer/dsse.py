@@ -13,6 +13,7 @@ PURPOSES = {
     "join-response": "protobuf",
     "trust-bundle": "protobuf",
     "node-spec": "protobuf",
+    "renewal": "protobuf",
     "discovery-assertion": "protobuf",
     "release-manifest": "json",
 }

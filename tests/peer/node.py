@@ -198,11 +198,10 @@ class NodeSession:
             request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
             response_deserializer=protos.GatewayFrame.FromString,
         )
-        told = {"protocol_versions": [1], "daemon_version": "peer-node", "trust_bundle_version": node.trust_version}
+        told = {"boot_id": "11111111-2222-3333-4444-555555555555", "protocol_versions": [1], "daemon_version": "peer-node", "trust_bundle_version": node.trust_version}
         hello = hello or protos.NodeFrame(
             hello=protos.Hello(
                 node_id=node.result.node_id if node.result else "",
-                boot_id="11111111-2222-3333-4444-555555555555",
                 **(told | fields),
             )
         )

@@ -1,13 +1,15 @@
 """A node in Python, from docs/protocol.md alone, against this project's control plane."""
 
+import hashlib
 import json
+import re
 import tomllib
 
 import grpc
 import pytest
 
-from . import pki, protos
-from .node import Node
+from . import dsse, pki, protos
+from .node import Node, NodeSession
 
 
 def node_of(dev) -> Node:
@@ -46,6 +48,61 @@ def test_a_python_node_joins_and_holds_a_session(dev):
     session.half_close()
     assert session.receive() == grpc.StatusCode.OK
     wait_state(dev, node, "disconnected")
+    session.close()
+
+
+def test_two_machines_with_one_identity_are_noticed(dev):
+    node = node_of(dev)
+    node_id = node.join(dev.token()).node_id
+    boots = [f"{n}1111111-2222-4333-8444-555555555555" for n in range(3)]
+
+    def session(boot):
+        session = NodeSession(node, boot_id=boots[boot])
+        session.welcome()
+        session.heartbeat(1)
+        wait_state(dev, node, "connected")
+        return session
+
+    # A machine that reboots is one machine; so is one that reconnects.
+    for boot in (0, 1, 1):
+        session(boot).close()
+    assert "identitySharedAtMs" not in dev.json("nodes", "show", node_id)
+    # A copy of its disk, in a machine that has been up since before.
+    first, second = session(2), session(1)
+    assert first.ended() == grpc.StatusCode.ABORTED
+    assert dev.json("nodes", "show", node_id)["identitySharedAtMs"] > 0
+    assert "one must join anew" in dev.run("nodes", "show", node_id).stdout
+    assert "connected,shared" in dev.run("nodes", "list").stdout
+    (line,) = [line for line in dev.log.read_text().splitlines() if "node.identity_shared" in line]
+    assert node_id in line and "bcd join --reset" in line
+    second.close()
+
+
+def test_a_renewed_key_is_shown_as_pending_until_it_opens_a_session(dev):
+    node = node_of(dev)
+    node_id = node.join(dev.token()).node_id
+    assert "pendingKeySha256" not in dev.json("nodes", "show", node_id)["details"]
+    key = pki.new_key()
+    renewal = protos.join.Renewal(node_id=node_id, csr=pki.csr(key), time_ms=pki.now_ms(), daemon_version="peer-node")
+    signed = dsse.sign(renewal.SerializeToString(), "renewal", node.key)
+    with node.channel(False) as channel:
+        renew = channel.unary_unary(
+            "/bettercompute.v1.JoinService/Renew",
+            request_serializer=lambda m: m.SerializeToString(),
+            response_deserializer=protos.JoinResponse.FromString,
+        )
+        answer = renew(protos.join.RenewRequest(signed=signed), timeout=10)
+    details = dev.json("nodes", "show", node_id)["details"]
+    digest = hashlib.sha256(pki.spki(key)).hexdigest()
+    assert details["pendingKeySha256"] == digest != details["keySha256"]
+    assert details["pendingUntilMs"] > pki.now_ms()
+    assert re.search(f"pending key: +{digest}, good for ", dev.run("nodes", "show", node_id).stdout)
+    node.key = key
+    node.result.certificate_chain[:] = protos.JoinResult.FromString(answer.signed.payload).certificate_chain
+    session = node.session()
+    session.receive()
+    details = dev.json("nodes", "show", node_id)["details"]
+    assert details["keySha256"] == digest and "pendingKeySha256" not in details
     session.close()
 
 

@@ -2,7 +2,8 @@
 use std::cell::RefCell;
 
 use crate::command::Commands;
-use crate::converge::Converge;
+use crate::command::kinds::KINDS;
+use crate::converge::{self, Converge};
 use crate::facts;
 use crate::proto::{Command, OutputRequest};
 use crate::rt;
@@ -37,10 +38,17 @@ impl Work {
     }
 }
 
+/// What this bcd can do: `command.<kind>` and `section.<name>`.
+fn capabilities() -> Vec<String> {
+    let commands = KINDS.iter().map(|kind| ["command.", kind.name].concat());
+    let sections = converge::sections().map(|name| ["section.", name].concat());
+    commands.chain(sections).collect()
+}
+
 impl Duties for Work {
     fn about(&self) -> About {
         About {
-            capabilities: Vec::new(),
+            capabilities: capabilities(),
             spec_generation: self.converge.generation(),
         }
     }
@@ -82,5 +90,21 @@ impl Duties for Work {
         let commands = self.commands.clone();
         let sending = rt::spawn(async move { commands.output(request).await });
         self.sending.replace(Some(sending));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_says_what_it_can_do() {
+        let wanted = [
+            "command.node.reboot",
+            "command.logs.collect",
+            "command.node.facts",
+            "section.log",
+        ];
+        assert_eq!(capabilities(), wanted);
     }
 }

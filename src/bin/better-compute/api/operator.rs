@@ -226,11 +226,12 @@ impl Api {
             .registry
             .with(move |records| {
                 let duplicates = records.store.duplicates(&wanted)?;
-                Ok(records.node(&wanted)?.map(|node| (node, duplicates)))
+                let facts = records.store.facts(&wanted)?;
+                let node = records.node(&wanted)?;
+                Ok(node.map(|node| NodeView::with_details(&node, duplicates, facts)))
             })
             .await?;
-        let (node, duplicates) = found.ok_or_else(|| Refused::not_found(NO_NODE))?;
-        let view = NodeView::with_details(&node, duplicates);
+        let view = found.ok_or_else(|| Refused::not_found(NO_NODE))?;
         Ok(answer(200, view.serialize_json()))
     }
 

@@ -3,7 +3,8 @@
 // What nanoserde derives is written so.
 #![allow(clippy::question_mark)]
 
-use bcd::proto::HardwareClaims;
+use bcd::facts::view::FactsView;
+use bcd::proto::{Facts, HardwareClaims};
 use nanoserde::{DeJson, SerJson};
 use proto_gen::codec::Message;
 
@@ -160,6 +161,9 @@ pub struct NodeView {
     pub joined_at_ms: i64,
     #[nserde(rename = "certificateUntilMs")]
     pub certificate_until_ms: i64,
+    /// When two machines were last seen to use its identity.
+    #[nserde(rename = "identitySharedAtMs")]
+    pub identity_shared_at_ms: Option<i64>,
     /// Only when one node is asked for.
     pub details: Option<NodeDetails>,
 }
@@ -170,6 +174,11 @@ pub struct NodeDetails {
     pub token_id: String,
     #[nserde(rename = "keySha256")]
     pub key_sha256: String,
+    /// Of a renewal's key that has opened no session yet, and when its certificate ends.
+    #[nserde(rename = "pendingKeySha256")]
+    pub pending_key_sha256: Option<String>,
+    #[nserde(rename = "pendingUntilMs")]
+    pub pending_until_ms: Option<i64>,
     #[nserde(rename = "sessionId")]
     pub session_id: String,
     #[nserde(rename = "bootId")]
@@ -178,6 +187,10 @@ pub struct NodeDetails {
     pub claims: ClaimsView,
     /// Hardware that other nodes claim too.
     pub duplicates: Vec<DuplicateView>,
+    /// What the machine last said it is made of, and when that came.
+    pub facts: Option<FactsView>,
+    #[nserde(rename = "factsReceivedMs")]
+    pub facts_received_ms: Option<i64>,
 }
 
 /// What the machine says of itself; not proof.
@@ -280,16 +293,27 @@ impl NodeView {
             hostname: node.hostname.clone(),
             joined_at_ms: node.joined_at_ms,
             certificate_until_ms: node.certificate_until_ms,
+            identity_shared_at_ms: node.shared_ms,
             details: None,
         }
     }
 
-    pub fn with_details(node: &Node, duplicates: Vec<Duplicate>) -> Self {
+    /// `facts` is encoded, with the time it came.
+    pub fn with_details(
+        node: &Node,
+        duplicates: Vec<Duplicate>,
+        facts: Option<(Vec<u8>, i64)>,
+    ) -> Self {
         let claims = HardwareClaims::decode(&node.claims).unwrap_or_default();
+        let facts = facts.and_then(|(bytes, at_ms)| Some((Facts::decode(&bytes).ok()?, at_ms)));
+        let (facts, facts_received_ms) = facts.unzip();
+        let (pending_key, pending_until_ms) = node.next.unzip();
         let mut view = Self::new(node);
         view.details = Some(NodeDetails {
             token_id: node.token_id.clone(),
             key_sha256: bcd::crypto::digest::hex(&node.spki_sha256),
+            pending_key_sha256: pending_key.map(|key| bcd::crypto::digest::hex(&key)),
+            pending_until_ms,
             session_id: node.session_id.clone(),
             boot_id: node.boot_id.clone(),
             capabilities: node.capabilities.clone(),
@@ -314,6 +338,8 @@ impl NodeView {
                     other_node: duplicate.other_node,
                 })
                 .collect(),
+            facts: facts.map(FactsView::from),
+            facts_received_ms,
         });
         view
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, facts_text, one_line, print};
-use bcd::facts::view::FactsView;
+use bcd::facts::view::{DiskView, FactsView, GpuView, InterfaceView, size};
 
 use super::ago::{ago, span};
 use super::client::{self, Client, DIR, JSON};
@@ -88,7 +88,7 @@ pub(super) fn render<'a>(nodes: impl Iterator<Item = &'a NodeView>, now: i64) ->
 fn row(node: &NodeView, now: i64) -> Vec<String> {
     vec![
         node.id.clone(),
-        state(node),
+        state(node, now),
         node.role.clone(),
         node.pool.clone(),
         node.site.clone(),
@@ -98,11 +98,21 @@ fn row(node: &NodeView, now: i64) -> Vec<String> {
     ]
 }
 
-pub(super) fn state(node: &NodeView) -> String {
-    match node.cordoned {
-        true => format!("{},cordoned", node.state),
-        false => node.state.clone(),
+/// What is told beside the state for a while after two machines used one identity.
+const SHARED_FOR_MS: i64 = 600_000;
+
+pub(super) fn state(node: &NodeView, now: i64) -> String {
+    let mut text = node.state.clone();
+    if node.cordoned {
+        text.push_str(",cordoned");
     }
+    if node
+        .identity_shared_at_ms
+        .is_some_and(|at| now - at < SHARED_FOR_MS)
+    {
+        text.push_str(",shared");
+    }
+    text
 }
 
 fn show(args: &Args) -> Result<ExitCode, Failure> {
@@ -116,7 +126,7 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
     let now = now_ms();
     let mut lines = vec![
         ("node", node.id.clone()),
-        ("state", state(&node)),
+        ("state", state(&node, now)),
         ("role", node.role),
         ("pool", node.pool),
         ("site", node.site),
@@ -136,10 +146,25 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             },
         ),
     ];
+    if let Some(at) = node.identity_shared_at_ms {
+        let when = ago(Some(at), now);
+        lines.push((
+            "shared",
+            format!("two machines used this node's identity, last {when}: one must join anew"),
+        ));
+    }
     if let Some(details) = node.details {
         let claims = details.claims;
+        let facts = details.facts.as_ref();
+        // What the machine said when it joined counts only until it says more.
+        let claimed = |text: String| if facts.is_none() { text } else { String::new() };
+        let pending = details.pending_key_sha256.map(|key| {
+            let until = details.pending_until_ms.unwrap_or_default();
+            format!("{key}, good for {}", span((until - now).max(0)))
+        });
         lines.extend([
             ("key sha256", details.key_sha256),
+            ("pending key", pending.unwrap_or_default()),
             ("token", details.token_id),
             ("session", details.session_id),
             ("boot", details.boot_id),
@@ -149,12 +174,19 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             ("serial", claims.system_serial),
             ("uuid", claims.system_uuid),
             ("macs", claims.macs.join(" ")),
-            ("architecture", claims.architecture),
-            ("kernel", claims.kernel),
-            ("cpus", claims.cpus.to_string()),
-            ("memory", format!("{} MiB", claims.memory_bytes >> 20)),
-            ("tpm", if claims.has_tpm { "yes" } else { "no" }.to_owned()),
+            ("architecture", claimed(claims.architecture)),
+            ("kernel", claimed(claims.kernel)),
+            ("cpus", claimed(claims.cpus.to_string())),
+            (
+                "memory",
+                claimed(format!("{} MiB", claims.memory_bytes >> 20)),
+            ),
+            (
+                "tpm",
+                claimed(if claims.has_tpm { "yes" } else { "no" }.to_owned()),
+            ),
         ]);
+        lines.extend(facts.map(summary).unwrap_or_default());
         for duplicate in details.duplicates {
             lines.push((
                 "duplicate",
@@ -173,6 +205,56 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
     }
     print(&out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a machine is made of, in a few lines: what there is several times, counted.
+fn summary(facts: &FactsView) -> Vec<(&'static str, String)> {
+    let kept = [
+        "firmware", "boot", "virtual", "os", "kernel", "cpu", "memory", "tpm",
+    ];
+    let lines = facts.lines().into_iter();
+    let mut lines: Vec<_> = lines.filter(|(label, _)| kept.contains(label)).collect();
+    let disk = |disk: &DiskView| {
+        [
+            size(disk.size_bytes),
+            disk.transport.clone(),
+            disk.model.clone(),
+        ]
+    };
+    let nic = |nic: &InterfaceView| {
+        let speed = match nic.speed_mbits {
+            0 => String::new(),
+            speed => format!("{speed} Mbit/s"),
+        };
+        let state = if nic.carrier { "up" } else { "down" };
+        [nic.driver.clone(), speed, state.to_owned()]
+    };
+    let gpu = |gpu: &GpuView| [gpu.name.clone(), size(gpu.memory_bytes), String::new()];
+    let physical = facts.interfaces.iter().filter(|one| one.kind == "physical");
+    lines.extend([
+        ("disks", counted(facts.disks.iter().map(disk))),
+        ("nics", counted(physical.map(nic))),
+        ("gpus", counted(facts.gpus.iter().map(gpu))),
+    ]);
+    lines
+}
+
+/// "2 x this, that": each once, in the order they come first.
+fn counted(things: impl Iterator<Item = [String; 3]>) -> String {
+    let mut counts: Vec<(String, u32)> = Vec::new();
+    for words in things {
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let thing = words.join(" ");
+        match counts.iter_mut().find(|(known, _)| *known == thing) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((thing, 1)),
+        }
+    }
+    let shown = counts.into_iter().map(|(thing, count)| match count {
+        1 => thing,
+        count => format!("{count} x {thing}"),
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 fn facts(args: &Args) -> Result<ExitCode, Failure> {
@@ -220,4 +302,54 @@ fn delete(args: &Args) -> Result<ExitCode, Failure> {
         false => print(&format!("deleted {id}\n"))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_counts_what_there_is_several_times() {
+        let disk = |size_bytes, model: &str| DiskView {
+            size_bytes,
+            transport: "nvme".to_owned(),
+            model: model.to_owned(),
+            ..DiskView::default()
+        };
+        let nic = |kind: &str, speed_mbits| InterfaceView {
+            kind: kind.to_owned(),
+            driver: "mlx5_core".to_owned(),
+            speed_mbits,
+            carrier: speed_mbits > 0,
+            ..InterfaceView::default()
+        };
+        let gpu = GpuView {
+            name: "NVIDIA H100".to_owned(),
+            memory_bytes: 80 << 30,
+            ..GpuView::default()
+        };
+        let facts = FactsView {
+            memory_bytes: 2 << 40,
+            disks: vec![disk(1 << 40, "A"), disk(2 << 40, "B"), disk(1 << 40, "A")],
+            interfaces: vec![
+                nic("loopback", 0),
+                nic("physical", 200_000),
+                nic("physical", 0),
+            ],
+            gpus: vec![gpu; 8],
+            ..FactsView::default()
+        };
+        let lines = summary(&facts);
+        let line = |label| lines.iter().find(|(known, _)| *known == label).unwrap();
+        assert_eq!(
+            line("disks").1,
+            format!("2 x {} nvme A, {} nvme B", size(1 << 40), size(2 << 40))
+        );
+        assert_eq!(line("nics").1, "mlx5_core 200000 Mbit/s up, mlx5_core down");
+        assert_eq!(
+            line("gpus").1,
+            format!("8 x NVIDIA H100 {}", size(80 << 30))
+        );
+        assert_eq!(line("memory").1, size(2 << 40));
+    }
 }

@@ -111,7 +111,7 @@ fn line(node: &NodeView, now: i64) -> String {
     let parts = [
         Utc::from_ms(now.unsigned_abs()).to_string(),
         node.id.clone(),
-        state(node),
+        state(node, now),
         node.version.clone(),
         node.address.clone(),
     ];

@@ -528,6 +528,8 @@ fn issue(
         capabilities: Vec::new(),
         address: String::new(),
         last_seen_ms: None,
+        next: None,
+        shared_ms: None,
     };
     store.put_node(&node, &asked.hardware.rows())?;
     store.note_issuer(&node_id, &issued.issuer_sha256)?;

@@ -130,7 +130,7 @@ impl Records {
                 return refused(joinservice::REPLACED);
             }
             store.note_trust(&opening.node_id, opening.trust_version)?;
-            store.session_opened(&SessionFacts {
+            let shared = store.session_opened(&SessionFacts {
                 node_id: &opening.node_id,
                 session_id: &opening.session_id,
                 daemon_version: &opening.daemon_version,
@@ -139,6 +139,9 @@ impl Records {
                 address: &opening.address,
                 now_ms,
             })?;
+            if shared {
+                said_shared(opening, &node.address);
+            }
             let resume_position = store.journal_position(&opening.node_id, &opening.journal_id)?;
             let keys = store.node_keys(&opening.node_id)?;
             Ok(Ok(Opened {
@@ -229,6 +232,27 @@ impl Records {
         }
         self.store.session_closed(node_id, session_id)
     }
+}
+
+/// Two machines use one identity: one of their disks was copied.
+fn said_shared(opening: &Opening, other: &str) {
+    log::event(
+        Level::Error,
+        "node.identity_shared",
+        &[
+            ("node", Value::Text(&opening.node_id)),
+            ("address", Value::Text(&opening.address)),
+            ("other_address", Value::Text(other)),
+            ("boot", Value::Text(&opening.boot_id)),
+            (
+                "do",
+                Value::Text(
+                    "two machines use this node's identity: on the one that shall be another node run \
+                     bcd join --reset --yes, then bcd join with a new token",
+                ),
+            ),
+        ],
+    );
 }
 
 impl Sessions for Registry {

@@ -66,6 +66,10 @@ pub struct Node {
     /// Where its session comes from.
     pub address: String,
     pub last_seen_ms: Option<i64>,
+    /// A key that was certified by a renewal and has opened no session yet, and until when.
+    pub next: Option<([u8; 32], i64)>,
+    /// When its sessions last showed that two machines use its identity.
+    pub shared_ms: Option<i64>,
 }
 
 /// What a session's `Hello` says of a node.
@@ -90,11 +94,16 @@ pub struct Duplicate {
 
 const COLUMNS: &str = "SELECT id, role, pool, site, spki_sha256, token_id, joined_at_ms, \
      certificate_until_ms, cordoned, deleted_at_ms IS NOT NULL, claims, hostname, state, session_id, \
-     daemon_version, boot_id, capabilities, address, last_seen_ms FROM nodes";
+     daemon_version, boot_id, capabilities, address, last_seen_ms, next_spki_sha256, next_until_ms, \
+     shared_ms FROM nodes";
+
+/// How often it is said that two machines use one identity.
+const SHARED_AGAIN_MS: i64 = 3_600_000;
 
 fn node(row: &Row<'_>) -> rusqlite::Result<Node> {
     let state: String = row.get(12)?;
     let capabilities: String = row.get(16)?;
+    let (next, until): (Option<[u8; 32]>, Option<i64>) = (row.get(19)?, row.get(20)?);
     Ok(Node {
         id: row.get(0)?,
         role: row.get(1)?,
@@ -118,6 +127,8 @@ fn node(row: &Row<'_>) -> rusqlite::Result<Node> {
             .collect(),
         address: row.get(17)?,
         last_seen_ms: row.get(18)?,
+        next: next.zip(until),
+        shared_ms: row.get(21)?,
     })
 }
 
@@ -135,7 +146,8 @@ impl Store {
                  hostname = excluded.hostname, state = excluded.state, \
                  daemon_version = excluded.daemon_version, session_id = '', \
                  next_spki_sha256 = NULL, next_chain = NULL, next_until_ms = NULL, \
-                 next_issuer_sha256 = NULL, issuer_sha256 = NULL, trust_version = 0",
+                 next_issuer_sha256 = NULL, issuer_sha256 = NULL, trust_version = 0, \
+                 former_boot_id = '', shared_ms = NULL",
             params![
                 node.id,
                 node.role,
@@ -270,12 +282,29 @@ impl Store {
         Ok(changed == 1)
     }
 
-    /// Takes down what `Hello` says; the node is adopting.
-    pub fn session_opened(&self, facts: &SessionFacts<'_>) -> Result<(), StoreError> {
+    /// Takes down what `Hello` says; the node is adopting. A boot's id never comes back: a node that was in
+    /// one boot, then in another, and in the first one again is two machines. `true` when that is news.
+    pub fn session_opened(&self, facts: &SessionFacts<'_>) -> Result<bool, StoreError> {
+        let known = self
+            .connection
+            .prepare_cached("SELECT boot_id, former_boot_id, shared_ms FROM nodes WHERE id = ?1")?
+            .query_row([facts.node_id], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .optional()?;
+        let (last, former, mut shared_ms): (String, String, Option<i64>) =
+            known.unwrap_or_default();
+        let another = last != facts.boot_id && !last.is_empty();
+        let back = another && former == facts.boot_id;
+        let news = back && shared_ms.is_none_or(|at| facts.now_ms - at >= SHARED_AGAIN_MS);
+        if back {
+            shared_ms = Some(facts.now_ms);
+        }
         self.connection
             .prepare_cached(
                 "UPDATE nodes SET state = 'adopting', session_id = ?2, daemon_version = ?3, boot_id = ?4, \
-                 capabilities = ?5, address = ?6, last_seen_ms = ?7 WHERE id = ?1",
+                 capabilities = ?5, address = ?6, last_seen_ms = ?7, former_boot_id = ?8, shared_ms = ?9 \
+                 WHERE id = ?1",
             )?
             .execute(params![
                 facts.node_id,
@@ -284,9 +313,11 @@ impl Store {
                 facts.boot_id,
                 facts.capabilities.join("\n"),
                 facts.address,
-                facts.now_ms
+                facts.now_ms,
+                if another { last } else { former },
+                shared_ms
             ])?;
-        Ok(())
+        Ok(news)
     }
 
     /// The node was heard in this session; it is connected. Nothing happens when another session took
@@ -351,6 +382,8 @@ pub mod tests {
             capabilities: vec![],
             address: String::new(),
             last_seen_ms: None,
+            next: None,
+            shared_ms: None,
         }
     }
 
@@ -391,6 +424,45 @@ pub mod tests {
         assert_eq!(node(&store).state, State::Adopting);
         store.session_closed("node_a", "sess_2").unwrap();
         assert_eq!(node(&store).state, State::Disconnected);
+    }
+
+    #[test]
+    fn a_boot_that_comes_back_after_another_one_is_a_second_machine() {
+        let dir = TempDir::new();
+        let store = Store::open(&dir.0.join("state.db")).unwrap();
+        store.put_node(&joined("node_a"), &[]).unwrap();
+        let open = |boot_id: &str, now_ms: i64| {
+            let facts = SessionFacts {
+                boot_id,
+                now_ms,
+                ..facts("sess_1", &[])
+            };
+            let news = store.session_opened(&facts).unwrap();
+            (news, store.node("node_a").unwrap().unwrap().shared_ms)
+        };
+        let hour = SHARED_AGAIN_MS;
+        for (boot, now_ms, wanted) in [
+            // Boots, one after the other, each with a few sessions; a node that cannot read its boot's id.
+            ("one", 1, (false, None)),
+            ("one", 2, (false, None)),
+            ("two", 3, (false, None)),
+            ("three", 4, (false, None)),
+            ("three", 5, (false, None)),
+            // Two machines; said once an hour, and known as of the last time.
+            ("two", 6, (true, Some(6))),
+            ("three", 7, (false, Some(7))),
+            ("two", 8, (false, Some(8))),
+            ("two", 9, (false, Some(8))),
+            ("three", 8 + hour, (true, Some(8 + hour))),
+            // One of them is gone.
+            ("four", 9 + hour, (false, Some(8 + hour))),
+        ] {
+            assert_eq!(open(boot, now_ms), wanted, "{boot} at {now_ms}");
+        }
+        store.put_node(&joined("node_a"), &[]).unwrap();
+        assert_eq!(open("five", 2 * hour), (false, None));
+        assert_eq!(open("", 2 * hour), (false, None));
+        assert_eq!(open("five", 2 * hour), (false, None));
     }
 
     #[test]

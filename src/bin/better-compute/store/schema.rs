@@ -201,6 +201,11 @@ BEGIN
     UPDATE nodes SET change = (SELECT max(change) FROM nodes) + 1 WHERE id = new.id;
 END;
 ",
+    "
+-- The boot before `boot_id`, and when a boot last came back after another one: two machines.
+ALTER TABLE nodes ADD COLUMN former_boot_id TEXT NOT NULL DEFAULT '';
+ALTER TABLE nodes ADD COLUMN shared_ms      INTEGER;
+",
 ];
 
 /// The version this program writes.
