@@ -24,7 +24,7 @@ case "${1:-}" in
   lint) packages="$build shellcheck python3" ;;
   test | bench)
     packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl etcd-server iproute2 nftables procps
-      tinyproxy-bin dnsmasq-base nginx mount zsh fish mandoc groff-base $image $guest"
+      tinyproxy-bin dnsmasq-base nginx mount zsh fish mandoc groff-base systemd systemd-container dbus $image $guest"
     ;;
   # The outside programs that go into the image are those of this machine.
   ramdisk) packages="$build $musl $image nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools" ;;

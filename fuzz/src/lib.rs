@@ -29,6 +29,7 @@ pub mod grpc_status;
 pub mod http_answer;
 pub mod http_request;
 pub mod identity;
+pub mod inhibitors;
 pub mod intake;
 pub mod join_answer;
 pub mod join_token;
@@ -88,7 +89,7 @@ macro_rules! targets {
 targets! {
     api base64 certificate cmdline command config contract cpio csr dhcp doctor_texts elf
     envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
-    http_request identity intake join_answer join_token joinservice journal json jwk
+    http_request identity inhibitors intake join_answer join_token joinservice journal json jwk
     machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key
     proto spki status_request store_rows toml trust_bundle url vpd websocket
     wellknown

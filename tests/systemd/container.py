@@ -1,0 +1,78 @@
+"""A machine that systemd runs: a container whose / is empty and whose /usr is this machine's.
+
+`systemd-nspawn --volatile=yes` boots it in a second and needs no image. Its network is this machine's. A
+reboot ends the container, as power that fails would; `start` is what firmware does then.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+from lab import clean_env, wait_for
+
+TARGET = """[Unit]
+Requires=basic.target dbus.service systemd-logind.service bcd.service
+After=basic.target dbus.service systemd-logind.service bcd.service
+AllowIsolate=yes
+"""
+SERVICE = """[Unit]
+After=dbus.service systemd-logind.service
+[Service]
+ExecStart=/opt/bcd node --config /etc/bcd/config.toml
+StandardError=append:/var/lib/bcd/node.log
+Restart=always
+"""
+
+
+class Container:
+    """A node's directory, booted; `directory` keeps what outlives a reboot."""
+
+    def __init__(self, bcd, directory, config):
+        self.dir, self.process = directory, None
+        self.name = f"bcd-{os.getpid()}-{directory.name}"
+        units, etc = directory / "units", directory / "etc"
+        units.mkdir()
+        etc.mkdir()
+        (units / "default.target").write_text(TARGET)
+        (units / "bcd.service").write_text(SERVICE)
+        (units / "systemd-firstboot.service").symlink_to("/dev/null")
+        (etc / "config.toml").write_text(config)
+        (etc / "config.toml").chmod(0o600)
+        self.binds = [f"--bind={directory}/data:/var/lib/bcd", f"--bind-ro={etc}:/etc/bcd", f"--bind-ro={bcd}:/opt/bcd",
+                      f"--bind-ro={units}:/etc/systemd/system"]
+
+    def start(self):
+        with open(self.dir / "console.log", "ab") as log:
+            self.process = subprocess.Popen(
+                ["systemd-nspawn", "--quiet", "--directory=/", "--volatile=yes", "--boot", "--register=no", "--keep-unit",
+                 f"--machine={self.name}", *self.binds],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean_env(SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="1"))
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+
+        def leader():
+            assert self.process.poll() is None, f"systemd-nspawn ended:\n{self.console()}"
+            return children.read_text().split()
+
+        self.leader = int(wait_for("the container's first process", leader)[0])
+
+    def console(self):
+        return (self.dir / "console.log").read_text(errors="replace")
+
+    def run(self, *command):
+        """What a command in the container prints."""
+        return subprocess.run(["nsenter", "-t", str(self.leader), "-a", *command], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean_env(), timeout=30).stdout
+
+    def ended(self):
+        """Waits until it went down by itself."""
+        wait_for("the container to go down", lambda: self.process.poll() is not None, 60)
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.leader, signal.SIGKILL)
+            self.process.wait(20)
+        shutil.rmtree(f"/run/systemd/nspawn/propagate/{self.name}", ignore_errors=True)
