@@ -2,9 +2,13 @@
 
 import os
 import pathlib
+import socket
+import ssl
+import threading
 
 import pytest
 
+from . import frontend, pki
 from .gateway import Peer
 from .machine import Machine
 
@@ -54,6 +58,33 @@ def make_machine(peer, bcd, tmp_path):
     yield make
     for machine in made:
         machine.kill()
+
+
+@pytest.fixture
+def old_gateway(peer, tmp_path):
+    """URL of a gateway with the right certificate that speaks only TLS 1.2, and says so by an alert, as servers
+    do; asyncio, which the peer is built on, closes without a word."""
+    key, chain = frontend.serving_chain("good", peer.frontend.serving_ca, peer.frontend.names)
+    pem = tmp_path / "old-serving.pem"
+    pem.write_bytes(pki.key_pem(key) + b"".join(map(pki.pem, chain)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                    with connection:
+                        context.wrap_socket(connection, server_side=True)
+                except ssl.SSLError:
+                    pass
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """Everything the peer can do wrong in a join: bcd refuses it, says why, stores nothing, burns nothing."""
 
 import re
-import socket
-import ssl
-import threading
 
 import grpc
 import pytest
@@ -257,32 +254,17 @@ def test_a_gateway_that_speaks_something_else_is_refused(peer, machine, serving,
     machine.join_well(token)
 
 
-def test_a_server_that_speaks_only_tls_1_2_is_named_as_such(peer, machine, tmp_path):
-    """One that says so by an alert, as servers do; asyncio, which the peer is built on, closes without a word."""
-    key, chain = frontend.serving_chain("good", peer.frontend.serving_ca, peer.frontend.names)
-    pem = tmp_path / "serving.pem"
-    pem.write_bytes(pki.key_pem(key) + b"".join(map(pki.pem, chain)))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        def serve():
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                    with connection:
-                        context.wrap_socket(connection, server_side=True)
-                except ssl.SSLError:
-                    pass
-                except OSError:
-                    return
+ONLY_TLS_1_2 = "the server speaks only TLS 1.2 or older, and TLS 1.3 is needed"
 
-        threading.Thread(target=serve, daemon=True).start()
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        machine.join_well()
-        text = machine.config.read_text()
-        machine.config.write_text(re.sub(r"(?m)^gateway_url = .*$", f'gateway_url = "{url}"', text))
-        machine.start()
-        machine.wait_log("the server speaks only TLS 1.2 or older, and TLS 1.3 is needed")
-        machine.kill()
-        listener.shutdown(socket.SHUT_RDWR)
+
+def test_a_gateway_that_speaks_only_tls_1_2_is_named_as_such(peer, machine, old_gateway):
+    token = peer.join_service.create_token()
+    text = machine.config.read_text()
+    old = re.sub(r"(?m)^gateway_url = .*$", f'gateway_url = "{old_gateway}"', text)
+    machine.config.write_text(old)
+    _gives_up(peer, machine, token, ONLY_TLS_1_2)
+    machine.config.write_text(text)
+    machine.join_well(token)
+    machine.config.write_text(old)
+    machine.start()
+    machine.wait_log(ONLY_TLS_1_2)

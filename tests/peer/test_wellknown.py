@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 import subprocess
 import tomllib
 
@@ -43,9 +44,9 @@ class Bare:
             "--join-encryption-pin": pki.pin(service.encryption_key),
         }
 
-    def join(self, token, *, url=None, roots=None, **changed):
+    def join(self, token, *, url=None, roots=None, flags=(), **changed):
         pins = self.pins() | {f"--{k.replace('_', '-')}": v for k, v in changed.items()}
-        flags = [part for flag, value in pins.items() if value for part in (flag, value)]
+        flags = [*flags, *(part for flag, value in pins.items() if value for part in (flag, value))]
         inner = f'mount --bind "{self.lib}" /var/lib && exec "$@"'
         env = {k: v for k, v in os.environ.items() if not k.startswith("BCD_")}
         env |= {"BCD_JOIN_TOKEN": token, "SSL_CERT_FILE": str(roots or self.web.roots)}
@@ -176,6 +177,27 @@ def test_a_redirect_is_refused(peer, web, bare, status):
 def test_a_server_without_the_document_is_refused(peer, web, bare, status):
     web.status = status
     bare.check_refused(bare.join(peer.join_service.create_token()), str(status))
+
+
+def test_a_gateway_named_by_the_document_that_speaks_only_tls_1_2_is_named_as_such(peer, web, bare, old_gateway):
+    def elsewhere(document):
+        document["gateway"]["url"] = old_gateway
+        return document
+
+    web.change = elsewhere
+    done = bare.join(peer.join_service.create_token(), flags=["--timeout", "1"])
+    bare.check_refused(done, "the server speaks only TLS 1.2 or older, and TLS 1.3 is needed")
+
+
+def test_a_document_may_come_over_tls_1_2(peer, bare, tmp_path):
+    """What counts in it is what the pins prove; load balancers of control planes may be old."""
+    bare.web = WellKnown(peer, tmp_path, newest=ssl.TLSVersion.TLSv1_2)
+    try:
+        done = bare.join(peer.join_service.create_token())
+        assert done.returncode == 0, done.stderr
+        assert bare.web.requests == [PATH]
+    finally:
+        bare.web.stop()
 
 
 def test_a_server_that_no_root_vouches_for_is_refused(peer, web, bare, tmp_path):

@@ -15,7 +15,7 @@ class WellKnown:
     """Serves the document of a peer. `change` maps the honest document to what is sent (a dict or
     bytes); `status`, `location` and `delay_s` are for the other ways to go wrong."""
 
-    def __init__(self, peer, directory):
+    def __init__(self, peer, directory, newest=None):
         self.peer, self.requests = peer, []
         self.reset()
         self.ca = pki.CA("a public root")
@@ -55,6 +55,8 @@ class WellKnown:
         self._server = Server(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(chain)
+        if newest:
+            context.maximum_version = newest
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.url = f"https://localhost:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
