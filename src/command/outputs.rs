@@ -5,6 +5,8 @@
 //! All of them together have a bound; past it a command fails instead of filling the disk. Only
 //! files with a command's name are ever touched.
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::id::Id;
 use super::kinds::explained;
@@ -27,6 +29,8 @@ const UNFINISHED: [&str; 2] = [".part", ".new"];
 /// The directory. It is made with the first output.
 pub struct Outputs {
     path: PathBuf,
+    /// What those that are being written may come to.
+    begun: Arc<AtomicU64>,
 }
 
 /// An output that is whole, and on the disk.
@@ -46,12 +50,23 @@ pub struct Spool {
     file: DataFile,
     max: u64,
     pushed: u64,
+    _share: Share,
+}
+
+/// Bytes that an output may come to, kept free for it until it is whole or given up.
+struct Share(Arc<AtomicU64>, u64);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 impl Outputs {
     pub fn of(data_dir: &Path) -> Self {
         Self {
             path: data_dir.join(DIRECTORY),
+            begun: Arc::default(),
         }
     }
 
@@ -60,8 +75,11 @@ impl Outputs {
     /// # Errors
     /// The outputs already there leave no room for it, or the disk does not take it.
     pub fn begin(&self, id: Id, max: u64) -> Result<Spool, Failure> {
+        let max = max.max(1);
         let dir = Dir::create(&self.path, 0o700).map_err(|error| failure(&error))?;
-        let used: u64 = self.sizes().sum();
+        let begun = self.begun.fetch_add(max, Ordering::Relaxed);
+        let share = Share(self.begun.clone(), max);
+        let used = self.sizes().sum::<u64>().saturating_add(begun);
         if used.saturating_add(max) > ALL {
             return Err(Failure::new(
                 "OutputsFull",
@@ -79,8 +97,9 @@ impl Outputs {
             dir,
             id,
             file,
-            max: max.max(1),
+            max,
             pushed: 0,
+            _share: share,
         })
     }
 
@@ -142,7 +161,14 @@ impl Outputs {
 
     fn sizes(&self) -> impl Iterator<Item = u64> {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten();
-        entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
+        let unfinished = |entry: &std::fs::DirEntry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            UNFINISHED.iter().any(|end| name.ends_with(end))
+        };
+        // The unfinished have their share.
+        let whole = entries.flatten().filter(move |entry| !unfinished(entry));
+        whole.filter_map(|entry| Some(entry.metadata().ok()?.len()))
     }
 }
 
@@ -367,6 +393,12 @@ mod tests {
         assert_eq!(failure.reason, "OutputsFull");
         outputs.begin(id(2), ALL - 1).unwrap().abandon();
         assert_eq!(names(&path), [id(1).to_string()]);
+        // Those that are being written count with all that they may come to.
+        let first = outputs.begin(id(2), ALL / 2).unwrap();
+        let failure = outputs.begin(id(3), ALL / 2).err().unwrap();
+        assert_eq!(failure.reason, "OutputsFull");
+        first.abandon();
+        outputs.begin(id(3), ALL / 2).unwrap().abandon();
     }
 
     #[test]
