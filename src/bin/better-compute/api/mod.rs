@@ -47,7 +47,7 @@ use crate::registry::Registry;
 const SESSION: &str = "/v1/session";
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Connections at once, and those from one address: a client that leaves them idle shuts out itself.
-const CONNECTIONS_MAX: (usize, usize) = (512, 128);
+const CONNECTIONS_MAX: (usize, usize) = (512, 256);
 const BODY_MAX: usize = 64 * 1024;
 
 /// What the API serves.
@@ -107,7 +107,6 @@ fn answer(status: u16, body: String) -> Answer {
 impl Api {
     /// Serves connections until dropped.
     pub async fn serve(self: Rc<Self>, listener: TcpListener, tls: TlsConfig) {
-        let handshakes = Handshakes::new();
         let connections = Handshakes::bounded(CONNECTIONS_MAX.0, CONNECTIONS_MAX.1);
         loop {
             let (stream, address) = match listener.accept().await {
@@ -122,17 +121,14 @@ impl Api {
                     continue;
                 }
             };
-            let turn = handshakes.begin(address.ip());
-            let (Some(turn), Some(place)) = (turn, connections.begin(address.ip())) else {
+            let Some(place) = connections.begin(address.ip()) else {
                 continue;
             };
             let api = self.clone();
             let config = tls.borrow().clone();
             rt::spawn(async move {
                 let mut upgraded = None;
-                let shaken = rt::tls::server(stream, config, HANDSHAKE).await;
-                drop(turn);
-                if let Ok(stream) = shaken {
+                if let Ok(stream) = rt::tls::server(stream, config, HANDSHAKE).await {
                     let limits = Limits {
                         body: BODY_MAX,
                         ..Limits::default()
