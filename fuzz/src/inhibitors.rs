@@ -14,7 +14,11 @@ pub fn run(data: &[u8]) {
     }
     let quoted: String = text
         .chars()
-        .flat_map(|c| ['\\', c].into_iter().skip(usize::from(c != '"' && c != '\\')))
+        .flat_map(|c| {
+            ['\\', c]
+                .into_iter()
+                .skip(usize::from(c != '"' && c != '\\'))
+        })
         .collect();
     let delays = format!("a(ssssuu) 1 \"shutdown\" \"x\" \"{quoted}\" \"delay\" 0 1");
     assert_eq!(blocker(&delays), None);

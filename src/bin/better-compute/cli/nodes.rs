@@ -12,6 +12,7 @@ use super::{table, watch};
 use crate::api::views::{NodeView, Nodes};
 use crate::json::Json;
 use crate::registry::now_ms;
+use crate::store::cut;
 
 pub(super) const COMMAND: Command = Command::group(
     "nodes",
@@ -97,6 +98,9 @@ fn row(node: &NodeView, now: i64) -> Vec<String> {
         ago(node.last_seen_ms, now),
     ]
 }
+
+/// Bytes of a line of `nodes show`: what a machine says of itself may be as long as it likes.
+const LINE: usize = 400;
 
 /// What is told beside the state for a while after two machines used one identity.
 const SHARED_FOR_MS: i64 = 600_000;
@@ -200,7 +204,9 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
     let mut out = String::new();
     for (name, value) in lines {
         if !value.is_empty() {
-            out.push_str(&format!("{:14}{}\n", format!("{name}:"), one_line(&value)));
+            let value = one_line(&value);
+            let shown = cut(&value, LINE);
+            out.push_str(&format!("{:14}{shown}\n", format!("{name}:")));
         }
     }
     print(&out)?;
