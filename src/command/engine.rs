@@ -247,16 +247,13 @@ impl Engine {
                 }
             }
             Err(error) => {
-                log::event(
-                    Level::Error,
-                    "command.not_stored",
-                    &[
-                        ("command", Value::Shown(&plan.id)),
-                        ("state", Value::Text(state(&plan))),
-                        ("error", Value::Chain(&error)),
-                        ("do", Value::Text(error.remedy().unwrap_or(""))),
-                    ],
-                );
+                let mut fields = vec![
+                    ("command", Value::Shown(&plan.id)),
+                    ("state", Value::Text(state(&plan))),
+                    ("error", Value::Chain(&error)),
+                ];
+                fields.extend(error.remedy().map(|remedy| ("do", Value::Text(remedy))));
+                log::event(Level::Error, "command.not_stored", &fields);
                 if self.ledger.not_stored(plan) {
                     let failures = self.retry.map_or(0, |(failures, _)| failures);
                     let wait = RETRY.0.saturating_mul(1 << failures.min(6)).min(RETRY.1);

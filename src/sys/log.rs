@@ -1,26 +1,28 @@
 //! The log: events with fields, one line each on standard error, as JSON or logfmt from the same
 //! call. What is secret has no way in: a field is a word, a number or a display of an error.
 //! Whoever reads of a failure reads what to do about it (`do`), and nothing is said more than once a
-//! minute (`repeated` counts).
+//! minute (`repeated` counts). Whoever reads no more stops nothing: lines that are not
+//! taken are dropped and counted (`log.lost`).
 //!
 //! ```text
 //! {"time":"2026-09-26T11:42:00.125Z","level":"info","event":"session.welcome","version":1}
 //! time=2026-09-26T11:42:00.125Z level=info event=session.welcome version=1
 //! ```
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use remedies::REMEDIES;
 use repeats::{Hash, Repeats, Said};
+use sink::Sink;
 
 use super::clock;
 use super::utc::Utc;
 
 mod remedies;
 mod repeats;
+mod sink;
 
 /// How much an event matters; what is below `[log] level` is not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,10 +142,18 @@ fn tell_overdue(repeats: &mut Repeats, now: Duration) {
     }
 }
 
-/// One write a line; there is nowhere to say that standard error is gone.
-fn write(mut line: String) {
-    line.push('\n');
-    let _ = std::io::stderr().write_all(line.as_bytes());
+fn write(line: String) {
+    static SINK: Sink = Sink::new();
+    SINK.put(&mut std::io::stderr().lock(), line, &|lost| {
+        let fields = [
+            ("lines", Value::Number(lost.into())),
+            (
+                "do",
+                Value::Text("see why whoever reads this log stopped reading it"),
+            ),
+        ];
+        render(clock::wall_ms(), Level::Warn, "log.lost", &fields).0
+    });
 }
 
 /// What to do about an event of this name.

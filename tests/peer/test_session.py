@@ -107,12 +107,13 @@ def test_a_gateway_that_drains_every_session_has_no_node_come_in_a_circle(peer, 
 
 def test_a_gateway_that_asks_for_renewals_without_end_gets_one_now_and_then(peer, node):
     session = peer.sessions[-1]
+    before = len(peer.frontend.connections)
     for _ in range(100):
         session.send(protos.GatewayFrame(renew=protos.session.RenewNow(within_ms=0)))
         time.sleep(0.01)
     node.wait_log("identity.renewal_failed")
     time.sleep(1)
-    assert node.log.read_text().count("identity.renewal_failed") == 1
+    assert len(peer.frontend.connections) == before + 1
 
 
 @pytest.mark.parametrize("code", ["OK", "UNAVAILABLE", "INTERNAL", "ABORTED"])

@@ -19,6 +19,10 @@ pub static REMEDIES: &[(&str, &str)] = &[
     ),
     ("facts.not_told", DISK),
     (
+        "identity.open_to_others",
+        "close that path to others: chmod go= it as the account that owns it",
+    ),
+    (
         "identity.renewal_failed",
         "see that the control plane runs and is reached: bcd doctor; it is asked again by itself",
     ),
@@ -28,6 +32,10 @@ pub static REMEDIES: &[(&str, &str)] = &[
     (
         "journal.damaged",
         "nothing: what could be read is carried over; look at the file that was set aside, then remove it",
+    ),
+    (
+        "journal.deleted",
+        "nothing: it was written anew; find out who deletes it",
     ),
     (
         "journal.events_dropped",
@@ -44,6 +52,7 @@ pub static REMEDIES: &[(&str, &str)] = &[
         "journal.tail_cut",
         "nothing: the machine went down within a write",
     ),
+    ("node.config_open_to_others", "run the chmod that it names"),
     ("node.reboot", "nothing: the control plane asked for it"),
     (
         "section.failed",
