@@ -22,7 +22,7 @@ const FRAMES: usize = 4;
 /// What `Hello` says of a node beyond who it is.
 #[derive(Debug, Clone, Default)]
 pub struct About {
-    /// "site.bmc-networks" and others of that form.
+    /// "command.node.reboot", "section.log" and others of that form.
     pub capabilities: Vec<String>,
     /// Of the spec held; 0: none.
     pub spec_generation: u64,
