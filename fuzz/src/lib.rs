@@ -18,6 +18,7 @@ pub mod contract;
 pub mod cpio;
 pub mod csr;
 pub mod dhcp;
+pub mod dns;
 pub mod doctor_texts;
 pub mod elf;
 pub mod envelope;
@@ -87,7 +88,7 @@ macro_rules! targets {
 }
 
 targets! {
-    api base64 certificate cmdline command config contract cpio csr dhcp doctor_texts elf
+    api base64 certificate cmdline command config contract cpio csr dhcp dns doctor_texts elf
     envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
     http_request identity inhibitors intake join_answer join_token joinservice journal json jwk
     machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key

@@ -17,6 +17,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::blocking::blocking;
+use super::dns;
 use super::net::TcpStream;
 use super::timer::{sleep, sleep_until, timeout_at};
 
@@ -196,9 +197,19 @@ pub async fn resolve(
         };
         blocking("lookup", move || {
             let _place = place;
-            (name.as_str(), port)
+            let found = (name.as_str(), port)
                 .to_socket_addrs()
-                .map(Iterator::collect::<Vec<_>>)
+                .map(Iterator::collect::<Vec<_>>);
+            match found {
+                Err(error) => match dns::addresses(&name) {
+                    addresses if addresses.is_empty() => Err(error),
+                    addresses => Ok(addresses
+                        .into_iter()
+                        .map(|ip| SocketAddr::new(ip, port))
+                        .collect()),
+                },
+                found => found,
+            }
         })
         .await
     })
