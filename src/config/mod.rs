@@ -32,8 +32,8 @@ pub use self::file::{MAX_BYTES, ReadError, exposure};
 pub use self::reader::{NewerKey, Problem, Setting};
 use self::reader::{NewerKeys, Reader, quoted};
 pub use self::sections::{
-    Boot, GpuApi, Helper, Host, Imds, Instances, Journal, Kubernetes, Log, MAX_SOCKET_PATH,
-    Metrics, Plugins, Site, Update, WebSocket,
+    Boot, GpuApi, Helper, Host, Imds, Instances, Journal, Kubernetes, Log, Metrics, Plugins, Site,
+    Update, WebSocket,
 };
 use crate::wire::url::Url;
 

@@ -25,7 +25,7 @@ pub(super) fn read_insecure(r: &mut Reader) -> bool {
 }
 
 /// The most bytes of a unix socket's path: the kernel's field has 108, and a NUL ends it.
-pub const MAX_SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 
 /// The most bytes of the status socket's own name: what comes before it may be as long as any path.
 pub(super) const MAX_SOCKET_NAME: usize = 80;

@@ -25,6 +25,7 @@ def test_every_warning_and_error_says_what_to_do(dev, join):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_line_that_repeats_is_counted_not_written(dev, join):
     node = join()
     node.start()

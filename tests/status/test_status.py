@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -290,13 +292,16 @@ def test_without_rights_it_says_what_it_could_not_see(join, tmp_path):
     node = join()
     node.start()
     connected(node)
-    for path in (tmp_path, *[p for p in tmp_path.parents if p != pathlib.Path("/") and p.stat().st_uid == 0]):
-        if path.stat().st_mode & 0o005 != 0o005 and str(path).startswith("/tmp"):
-            path.chmod(path.stat().st_mode | 0o055)
+    top = pathlib.Path(tempfile.gettempdir())
+    bcd = tmp_path / "bcd"
+    shutil.copy(node.command[0], bcd)
+    bcd.chmod(0o755)
+    for path in [node.dir, tmp_path, *tmp_path.parents]:
+        if path != top and path.is_relative_to(top):
+            path.chmod(0o755)
     node.config.chmod(0o644)
-    node.dir.chmod(0o755)
     done = subprocess.run(
-        [*node.command, "status", "--config", node.config], capture_output=True, text=True,
+        [bcd, "status", "--config", node.config], capture_output=True, text=True,
         env=clean_env(), user=65534, group=65534, extra_groups=[], timeout=30)
     assert done.returncode == 1
     assert "ermission denied" in done.stderr and "root" in done.stderr

@@ -13,7 +13,6 @@
 
 use std::path::Path;
 
-use bcd::config::MAX_SOCKET_PATH;
 use bcd::config::fresh::FreshConfig;
 use bcd::crypto::{base64, digest, pem};
 use bcd::sys::fs::Dir;
@@ -137,9 +136,7 @@ fn node_config(public: &Public, options: &Options, gateway_url: &str, home: &Pat
         join_signing_key_pin: pins.join_signing,
         join_encryption_key_pin: pins.join_encryption,
         data_dir: Some(home.join("data")),
-        // Below a deep directory, the default must do.
-        socket_path: Some(home.join("bcd.sock"))
-            .filter(|path| path.as_os_str().len() <= MAX_SOCKET_PATH),
+        socket_path: Some(home.join("bcd.sock")),
         dev_insecure_h2c: false,
     }
     .to_toml()
