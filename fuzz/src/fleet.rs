@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bcd::crypto::envelope::{self, Purpose};
@@ -17,7 +18,9 @@ use better_compute::api::Api;
 use better_compute::api::rotations::{NotRotated, Rotations};
 use better_compute::gateway::{Gateway, Settings};
 use better_compute::ids;
-use better_compute::joinservice::{JoinService, Keys, Policy, thread, token};
+use better_compute::joinservice::{
+    Answered, Call, JoinService, Keys, Policy, Refusal, threads, token,
+};
 use better_compute::pki::{Bundle, Kind, Lock, Private, Public, Step};
 use better_compute::registry::{self, Answer, now_ms};
 use better_compute::store::{Laggards, NewToken, Store};
@@ -70,6 +73,16 @@ pub struct Fleet {
     inputs: Cell<usize>,
 }
 
+/// All that a JoinService does for a request, from `192.0.2.1`.
+pub fn ask(service: &mut JoinService, call: Call, request: &[u8]) -> Result<Answered, Refusal> {
+    let question = service.keys().read(call, request, "192.0.2.1", now_ms())?;
+    let mut decided = service.decide(&[question]);
+    decided
+        .pop()
+        .expect("one decision for one question")?
+        .answer()
+}
+
 impl Fleet {
     pub fn new() -> Self {
         let lock = Lock::Key(vec![1; 32].into());
@@ -98,9 +111,8 @@ impl Fleet {
             csr: fleet.csr.clone(),
             ..JoinRequest::default()
         };
-        let joined = fleet
-            .service(fleet.store())
-            .join(&request.encode_to_vec(), "", now_ms())
+        let mut service = fleet.service(fleet.store());
+        let joined = ask(&mut service, Call::Join, &request.encode_to_vec())
             .unwrap_or_else(|refusal| panic!("{refusal}"));
         let result = fleet.verified(&joined.response);
         (fleet.node_id, fleet.node_chain) = (result.node_id, result.certificate_chain);
@@ -134,15 +146,19 @@ impl Fleet {
     pub fn gateway(
         &self,
         store: impl Fn() -> Store,
-    ) -> (Rc<Gateway>, registry::Registry, Rc<thread::LocalRelay>) {
+    ) -> (Arc<Gateway>, registry::Registry, Rc<threads::LocalRelay>) {
         let registry = registry::start(store()).unwrap_or_else(|error| panic!("{error}"));
-        let relay = Rc::new(thread::start(self.service(store())).expect("a thread"));
+        let relay = threads::start(self.service(store()), 1).expect("threads");
         let settings = Settings {
             trust_domain: self.public.trust_domain.clone(),
             heartbeat: Duration::from_secs(1),
         };
-        let gateway = Gateway::new(settings, Rc::new(registry.clone()), relay.clone());
-        (gateway, registry, relay)
+        let gateway = Gateway::new(
+            settings,
+            Arc::new(registry.clone()),
+            Arc::new(relay.clone()),
+        );
+        (gateway, registry, Rc::new(relay))
     }
 
     pub fn api(&self, store: impl Fn() -> Store) -> Api {

@@ -7,8 +7,7 @@ use bcd::crypto::certificate::Certificate;
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::{csr, digest};
 use bcd::proto::{JoinRequest, JoinRequestCredential, Message, RenewRequest, Renewal};
-use better_compute::joinservice::{JoinService, Refusal};
-use better_compute::registry::now_ms;
+use better_compute::joinservice::{Call, JoinService, Refusal};
 
 use super::fleet::{self, Fleet};
 
@@ -89,10 +88,11 @@ fn signed(place: &Place, rest: &[u8]) {
 
 fn judge(place: &Place, request: &[u8], renewal: bool) {
     let mut service = place.service.borrow_mut();
-    let answered = match renewal {
-        true => service.renew(request, "192.0.2.1", now_ms()),
-        false => service.join(request, "192.0.2.1", now_ms()),
+    let call = match renewal {
+        true => Call::Renew,
+        false => Call::Join,
     };
+    let answered = fleet::ask(&mut service, call, request);
     match answered {
         Err(refusal) => {
             assert!(

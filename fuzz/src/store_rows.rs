@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bcd::proto::{Event, EventBody, Facts, JoinRequest, Message, Role};
 use bcd::rt;
+use better_compute::joinservice::Call;
 use better_compute::registry::now_ms;
 use better_compute::store::{Incoming, Section, Spec, Store};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::api::{is_sound, request};
-use super::fleet::{Fleet, Scratch};
+use super::fleet::{self, Fleet, Scratch};
 
 pub const HEAP: super::Heap = super::Heap {
     base: 8 << 20,
@@ -148,10 +149,8 @@ fn run_on(whole: &Whole, data: &[u8]) {
         credential: Some(fleet.seal(&fleet.csr, &fleet.used_token)),
         ..JoinRequest::default()
     };
-    if let Err(refusal) = fleet
-        .service(store())
-        .join(&asking.encode_to_vec(), "", now_ms())
-    {
+    let mut service = fleet.service(store());
+    if let Err(refusal) = fleet::ask(&mut service, Call::Join, &asking.encode_to_vec()) {
         super::one_line(&refusal);
     }
     let api = fleet.api(store);

@@ -9,7 +9,7 @@ use ring::rand::SystemRandom;
 use zeroize::Zeroizing;
 
 #[cfg(any(test, feature = "control-plane"))]
-pub use open::open;
+pub use open::{Recipient, open};
 
 use super::jwk::PublicKey;
 use super::spki::POINT;
@@ -176,16 +176,40 @@ impl std::error::Error for Error {}
 mod open {
     use super::{Error, POINT, SECRET, SUITE, Schedule, shared_secret};
     use crate::crypto::key::NodeKey;
+    use crate::crypto::pin::Pin;
     use p256::pkcs8::DecodePrivateKey;
     use ring::aead::{Aad, Nonce};
     use zeroize::Zeroizing;
+
+    /// A key that messages are sealed to, read once: taking it apart costs as much as opening one.
+    pub struct Recipient {
+        secret: p256::SecretKey,
+        point: [u8; POINT],
+        pin: Pin,
+    }
+
+    impl Recipient {
+        /// From the private key; `None` when it is none that can be agreed with.
+        pub fn new(key: &NodeKey) -> Option<Self> {
+            Some(Self {
+                secret: p256::SecretKey::from_pkcs8_der(key.pkcs8_der()).ok()?,
+                point: *key.point(),
+                pin: key.pin(),
+            })
+        }
+
+        /// The pin of the public half.
+        pub fn pin(&self) -> Pin {
+            self.pin
+        }
+    }
 
     /// Opens what was sealed to `recipient` with the same `info` and `aad`.
     ///
     /// # Errors
     /// [`Error::Open`].
     pub fn open(
-        recipient: &NodeKey,
+        recipient: &Recipient,
         enc: &[u8],
         info: &[u8],
         aad: &[u8],
@@ -198,15 +222,18 @@ mod open {
     }
 
     /// Decap (RFC 9180, 4.1). The point is checked to lie on the curve.
-    pub(super) fn decapsulate(recipient: &NodeKey, enc: &[u8]) -> Option<Zeroizing<[u8; SECRET]>> {
+    pub(super) fn decapsulate(
+        recipient: &Recipient,
+        enc: &[u8],
+    ) -> Option<Zeroizing<[u8; SECRET]>> {
         // Uncompressed alone: RFC 9180, 7.1.1.
         let uncompressed = enc.len() == POINT;
         let sender = p256::PublicKey::from_sec1_bytes(enc)
             .ok()
             .filter(|_| uncompressed)?;
-        let secret = p256::SecretKey::from_pkcs8_der(recipient.pkcs8_der()).ok()?;
-        let dh = p256::ecdh::diffie_hellman(secret.to_nonzero_scalar(), sender.as_affine());
-        Some(shared_secret(dh.raw_secret_bytes(), enc, recipient.point()))
+        let dh =
+            p256::ecdh::diffie_hellman(recipient.secret.to_nonzero_scalar(), sender.as_affine());
+        Some(shared_secret(dh.raw_secret_bytes(), enc, &recipient.point))
     }
 
     impl Schedule {

@@ -288,13 +288,25 @@ impl TcpListener {
     /// Only when the listener itself is broken.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
+            let (socket, peer) = self.accept_socket().await?;
+            match TcpStream::from_std(socket) {
+                Ok(stream) => return Ok((stream, peer)),
+                Err(_) => sleep(EXHAUSTED).await,
+            }
+        }
+    }
+
+    /// As [`TcpListener::accept`], without taking the connection into this thread's loop: for
+    /// [`TcpStream::from_std`] on another one's.
+    ///
+    /// # Errors
+    /// Only when the listener itself is broken.
+    pub async fn accept_socket(&self) -> io::Result<(StdStream, SocketAddr)> {
+        loop {
             let accepted =
                 poll_fn(|cx| self.readiness.poll_read(cx, || self.socket.accept())).await;
             match accepted {
-                Ok((socket, peer)) => match TcpStream::from_std(socket) {
-                    Ok(stream) => return Ok((stream, peer)),
-                    Err(_) => sleep(EXHAUSTED).await,
-                },
+                Ok(accepted) => return Ok(accepted),
                 Err(error) => match Errno::from_io_error(&error) {
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                         sleep(EXHAUSTED).await;

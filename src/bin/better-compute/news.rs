@@ -4,44 +4,55 @@
 //! It carries no data. Who waits reads the records after each ring, so a ring that comes while nobody
 //! waits is not lost: it is in the count.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// See the module's head. For the tasks of one loop.
+/// See the module's head. Rung and waited for on any thread.
 #[derive(Default)]
-pub struct News {
-    count: Cell<u64>,
-    waiting: RefCell<Vec<Waker>>,
+pub struct News(Mutex<Bell>);
+
+#[derive(Default)]
+struct Bell {
+    count: u64,
+    waiting: Vec<Waker>,
 }
 
 impl News {
     /// Something changed.
     pub fn ring(&self) {
-        self.count.set(self.count.get().wrapping_add(1));
-        for waker in self.waiting.take() {
+        let waiting = {
+            let mut bell = self.locked();
+            bell.count = bell.count.wrapping_add(1);
+            std::mem::take(&mut bell.waiting)
+        };
+        for waker in waiting {
             waker.wake();
         }
     }
 
     /// How often it rang.
     pub fn count(&self) -> u64 {
-        self.count.get()
+        self.locked().count
     }
 
     /// Waits until it has rung since it had this count.
     pub async fn since(&self, count: u64) {
         poll_fn(|cx| {
-            if self.count.get() != count {
+            let mut bell = self.locked();
+            if bell.count != count {
                 return Poll::Ready(());
             }
-            let mut waiting = self.waiting.borrow_mut();
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
+            if !bell.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                bell.waiting.push(cx.waker().clone());
             }
             Poll::Pending
         })
         .await;
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Bell> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,7 +86,22 @@ mod tests {
             news.ring();
             rt::sleep(Duration::from_millis(20)).await;
             assert!(tasks.iter().all(|task| task.is_finished()));
-            assert!(news.waiting.borrow().is_empty());
+            assert!(news.locked().waiting.is_empty());
         });
+    }
+
+    #[test]
+    fn a_ring_from_another_thread_wakes_the_loop_that_waits() {
+        let news = std::sync::Arc::new(News::default());
+        for _ in 0..200 {
+            let count = news.count();
+            let ringer = news.clone();
+            let thread = std::thread::spawn(move || ringer.ring());
+            rt::block_on(async {
+                let heard = rt::timeout(Duration::from_secs(20), news.since(count)).await;
+                assert!(heard.is_ok());
+            });
+            thread.join().unwrap();
+        }
     }
 }

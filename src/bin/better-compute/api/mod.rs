@@ -38,9 +38,10 @@ use nanoserde::SerJson;
 
 use self::rotations::Rotations;
 use self::views::{ErrorBody, ErrorView};
+use crate::gateway::Gateway;
 use crate::gateway::handshakes::Handshakes;
-use crate::gateway::{Gateway, TlsConfig};
-use crate::joinservice::thread::SpecSigner;
+use crate::gateway::tls::TlsConfig;
+use crate::joinservice::threads::SpecSigner;
 use crate::registry::Registry;
 
 /// Where nodes open a WebSocket to the gateway, with the base path before it or without.
@@ -60,7 +61,7 @@ pub struct Api {
     /// SHA-256 of the admin token.
     pub admin: [u8; 32],
     pub registry: Registry,
-    pub gateway: Rc<Gateway>,
+    pub gateway: Arc<Gateway>,
     pub signer: Rc<dyn SpecSigner>,
     /// Requests that wait for news.
     pub waiting: Cell<usize>,
@@ -125,7 +126,7 @@ impl Api {
                 continue;
             };
             let api = self.clone();
-            let config = tls.borrow().clone();
+            let config = tls.current();
             rt::spawn(async move {
                 let mut upgraded = None;
                 if let Ok(stream) = rt::tls::server(stream, config, HANDSHAKE).await {

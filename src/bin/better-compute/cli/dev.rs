@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use bcd::cli::flags::{Args, Command, Flag};
@@ -12,6 +13,9 @@ use super::ago::parse_span;
 use crate::dev::{self, DevError, DevFile, Listen, Options};
 use crate::ids;
 use crate::joinservice::Policy;
+
+/// More threads than this only wait for each other.
+const LOOPS_MAX: usize = 256;
 
 pub(super) const COMMAND: Command = Command::new(
     "dev",
@@ -60,6 +64,11 @@ pub(super) const COMMAND: Command = Command::new(
             "SPAN",
             "How long the gateway's and the API's certificates are valid, 9s to 825d (default 30d);\n\
              they are renewed at a third of it",
+        ),
+        Flag::value(
+            "loops",
+            "N",
+            "Threads that hold the nodes' connections, 1 to 256 (default one a core)",
         ),
         Flag::switch("verbose", "Log connections and requests too"),
     ],
@@ -136,8 +145,17 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let serving_lifetime = parse_span(args.value("serving-lifetime").unwrap_or("30d"))
         .filter(|ms| (9_000..=825 * 86_400_000).contains(ms))
         .ok_or_else(|| Failure::refused("--serving-lifetime is from 9s to 825d"))?;
+    let loops = match args.value("loops") {
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|loops| (1..=LOOPS_MAX).contains(loops))
+            .ok_or_else(|| Failure::refused(format!("--loops is from 1 to {LOOPS_MAX}")))?,
+        None => thread::available_parallelism().map_or(1, |cores| cores.get().min(LOOPS_MAX)),
+    };
     Ok(Options {
         dir,
+        loops,
         gateway: listen("gateway", "127.0.0.1:8443")?,
         http: listen("http", "127.0.0.1:8080")?,
         downloads,

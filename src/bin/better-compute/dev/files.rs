@@ -158,6 +158,7 @@ mod tests {
             trust_domain: "better-compute".to_owned(),
             heartbeat: std::time::Duration::from_secs(45),
             policy: crate::joinservice::Policy::default(),
+            loops: 1,
             serving_lifetime: std::time::Duration::from_secs(86_400),
         }
     }

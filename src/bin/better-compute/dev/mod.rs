@@ -26,6 +26,8 @@ use bcd::rt::{self, Signal, TcpListener};
 use bcd::sys::fs::{self, Dir};
 use bcd::sys::log::{self, Level, Value};
 
+use rustix::process::{Resource, Rlimit};
+
 pub use self::address::Listen;
 pub use self::files::{DEV_FILE, DevFile};
 use self::rotation::Rotating;
@@ -33,7 +35,7 @@ use self::serving::{Listener, Serving};
 use crate::api::websocket::Bridge;
 use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
-use crate::joinservice::{JoinService, Keys, Policy, Refusal, thread};
+use crate::joinservice::{JoinService, Keys, Policy, Refusal, threads};
 use crate::pki::PkiError;
 use crate::registry::{self, Records, RegistryError, now_ms};
 use crate::store::{Store, StoreError};
@@ -58,6 +60,8 @@ pub struct Options {
     pub trust_domain: String,
     pub heartbeat: Duration,
     pub policy: Policy,
+    /// The gateway's loops, a thread each.
+    pub loops: usize,
     /// How long the gateway's and the API's certificates are valid.
     pub serving_lifetime: Duration,
 }
@@ -140,6 +144,16 @@ pub fn run(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevErr
         report(panic);
         std::process::abort();
     }));
+    // A socket a node: the soft limit of most hosts, 1024 files, is kept for programs that use select(2).
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, all) {
+        let error = std::io::Error::from(error);
+        log::event(Level::Warn, "dev.files", &[("error", Value::Chain(&error))]);
+    }
     rt::block_on(serve(options, ready))
 }
 
@@ -164,8 +178,9 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     let path = dir.join(STATE);
     let store = || Store::open(&path).map_err(|error| DevError::Store(path.clone(), error));
     let keys = Keys::new(&public, &private, now_ms()).map_err(DevError::JoinService)?;
-    let relay = thread::start(JoinService::new(keys, options.policy, store()?))
-        .map_err(|error| DevError::Io("start the JoinService's thread".to_owned(), error))?;
+    let service = JoinService::new(keys, options.policy, store()?);
+    let relay = threads::start(service, options.loops)
+        .map_err(|error| DevError::Io("start the JoinService's threads".to_owned(), error))?;
     let registry = registry::start(store()?).map_err(DevError::Registry)?;
 
     let gateway_listener = listen(&options.gateway, "gateway")?;
@@ -188,7 +203,11 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
         heartbeat: options.heartbeat,
     };
     let signer = Rc::new(relay.clone());
-    let gateway = Gateway::new(settings, Rc::new(registry.clone()), Rc::new(relay.clone()));
+    let gateway = Gateway::new(
+        settings,
+        Arc::new(registry.clone()),
+        Arc::new(relay.clone()),
+    );
     let document = wellknown::document(&public, &gateway_url, None)
         .ok_or(DevError::Unusable("the PKI's encryption key is not P-256"))?;
     let document = Rc::new(RefCell::new(document));
@@ -220,8 +239,6 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     });
     rt::spawn(gateway_serving.keep_fresh());
     rt::spawn(api_serving.keep_fresh());
-    let api = rt::spawn(api.serve(api_listener, api_tls));
-    ready(&written);
     let stopping = async {
         let signal = match termination.await {
             Signal::Terminate => "SIGTERM",
@@ -233,7 +250,12 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
             &[("signal", Value::Text(signal))],
         );
     };
-    gateway.serve(gateway_listener, gateway_tls, stopping).await;
+    let serving = gateway
+        .serve(gateway_listener, &gateway_tls, options.loops, stopping)
+        .map_err(|error| DevError::Io("start the gateway's loops".to_owned(), error))?;
+    let api = rt::spawn(api.serve(api_listener, api_tls));
+    ready(&written);
+    serving.await;
     api.cancel();
     registry
         .with(Records::finish)

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bcd::rt;
@@ -19,7 +20,7 @@ use crate::api::rotations::{NotRotated, Rotations};
 use crate::api::wellknown;
 use crate::gateway::Gateway;
 use crate::joinservice::Keys;
-use crate::joinservice::thread::LocalRelay;
+use crate::joinservice::threads::LocalRelay;
 use crate::pki::{Bundle, Kind, Lock, Phase, PkiError, Private, Public, RotateError, Step};
 use crate::registry::{Answer, Registry, now_ms};
 use crate::store::{Behind, Laggards};
@@ -33,7 +34,7 @@ pub(super) struct Rotating {
     pub public: RefCell<Public>,
     pub relay: LocalRelay,
     pub registry: Registry,
-    pub gateway: Rc<Gateway>,
+    pub gateway: Arc<Gateway>,
     pub servings: [Rc<Serving>; 2],
     pub document: Rc<RefCell<String>>,
     pub busy: Cell<bool>,

@@ -13,7 +13,7 @@ use bcd::sys::utc::Utc;
 use rustls::ServerConfig;
 
 use super::DevError;
-use crate::gateway::{TlsConfig, tls};
+use crate::gateway::tls::{self, TlsConfig};
 use crate::pki::{Kind, Private, Public, ServingIssuer, ServingLeaf};
 use crate::registry::now_ms;
 
@@ -57,7 +57,7 @@ impl Serving {
             names,
             lifetime,
             means: RefCell::new(means),
-            config: Rc::new(RefCell::new(first)),
+            config: TlsConfig::new(first),
         }))
     }
 
@@ -74,7 +74,7 @@ impl Serving {
         let means = Means::new(public, private)?;
         let config = means.issue(self.listener, &self.names, self.lifetime)?;
         *self.means.borrow_mut() = means;
-        *self.config.borrow_mut() = config;
+        self.config.replace(config);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Serving {
             };
             wait = match issued {
                 Ok(config) => {
-                    *self.config.borrow_mut() = config;
+                    self.config.replace(config);
                     let lifetime = u64::try_from(self.lifetime.as_millis()).unwrap_or(u64::MAX);
                     let until = Utc::from_ms(clock::wall_ms().saturating_add(lifetime));
                     let fields = [("until", Value::Shown(&until))];

@@ -1,69 +1,82 @@
 //! How many handshakes, or connections, there may be at once, in all and from one address: the only thing
 //! a stranger can make a listener spend.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Handshakes of a gateway.
-const TOTAL_MAX: usize = 1024;
+pub(super) const TOTAL_MAX: usize = 1024;
 /// A site of thousands of nodes may stand behind one address.
 const ADDRESS_MAX: usize = 64;
 
-/// Those that there are.
+/// Those that there are, on all loops together.
 pub struct Handshakes {
     total_max: usize,
     address_max: usize,
-    total: Cell<usize>,
-    by_address: RefCell<BTreeMap<IpAddr, usize>>,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    total: usize,
+    by_address: BTreeMap<IpAddr, usize>,
 }
 
 /// One that runs, until dropped.
 pub struct Turn {
-    of: Rc<Handshakes>,
+    of: Arc<Handshakes>,
     address: IpAddr,
 }
 
-impl Handshakes {
-    pub fn new() -> Rc<Self> {
-        Self::bounded(TOTAL_MAX, ADDRESS_MAX)
+impl Default for Handshakes {
+    fn default() -> Self {
+        Self {
+            total_max: TOTAL_MAX,
+            address_max: ADDRESS_MAX,
+            running: Mutex::default(),
+        }
     }
+}
 
-    pub fn bounded(total_max: usize, address_max: usize) -> Rc<Self> {
-        Rc::new(Self {
+impl Handshakes {
+    pub fn bounded(total_max: usize, address_max: usize) -> Arc<Self> {
+        Arc::new(Self {
             total_max,
             address_max,
-            total: Cell::new(0),
-            by_address: RefCell::default(),
+            ..Self::default()
         })
     }
 
     /// A turn for `address`; `None` when it, or everybody, has too many.
-    pub fn begin(self: &Rc<Self>, address: IpAddr) -> Option<Turn> {
+    pub fn begin(self: &Arc<Self>, address: IpAddr) -> Option<Turn> {
         let address = network(address);
-        let mut by_address = self.by_address.borrow_mut();
-        let running = by_address.get(&address).copied().unwrap_or(0);
-        if running >= self.address_max || self.total.get() >= self.total_max {
+        let mut running = self.locked();
+        let its = running.by_address.get(&address).copied().unwrap_or(0);
+        if its >= self.address_max || running.total >= self.total_max {
             return None;
         }
-        by_address.insert(address, running + 1);
-        self.total.set(self.total.get() + 1);
+        running.by_address.insert(address, its + 1);
+        running.total += 1;
         Some(Turn {
             of: self.clone(),
             address,
         })
     }
+
+    fn locked(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.of.total.set(self.of.total.get().saturating_sub(1));
-        let mut by_address = self.of.by_address.borrow_mut();
-        match by_address.get_mut(&self.address) {
-            Some(running) if *running > 1 => *running -= 1,
+        let mut running = self.of.locked();
+        running.total = running.total.saturating_sub(1);
+        match running.by_address.get_mut(&self.address) {
+            Some(its) if *its > 1 => *its -= 1,
             _ => {
-                by_address.remove(&self.address);
+                running.by_address.remove(&self.address);
             }
         }
     }
@@ -83,7 +96,7 @@ mod tests {
 
     #[test]
     fn one_address_cannot_take_every_turn() {
-        let handshakes = Handshakes::new();
+        let handshakes = Arc::new(Handshakes::default());
         let from = |text: &str| handshakes.begin(text.parse().unwrap());
         let mut turns: Vec<_> = (0..ADDRESS_MAX)
             .map(|host| from(&format!("2001:db8::{host:x}")).unwrap())
@@ -94,13 +107,13 @@ mod tests {
         turns.pop();
         assert!(from("2001:db8::ffff").is_some());
         drop(turns);
-        assert_eq!(handshakes.total.get(), 0);
-        assert!(handshakes.by_address.borrow().is_empty());
+        assert_eq!(handshakes.locked().total, 0);
+        assert!(handshakes.locked().by_address.is_empty());
     }
 
     #[test]
     fn all_addresses_together_have_a_limit() {
-        let handshakes = Handshakes::new();
+        let handshakes = Arc::new(Handshakes::default());
         let turns: Vec<_> = (0..2000u32)
             .filter_map(|host| handshakes.begin(IpAddr::V4((host << 8).into())))
             .collect();

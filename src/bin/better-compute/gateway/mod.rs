@@ -6,47 +6,41 @@
 //!
 //! Promises: TLS 1.3 with ALPN h2; a client certificate is asked for, and one that is shown must chain to
 //! the node CA and be valid; everything a peer may take is bounded (handshakes at once and by address,
-//! connections, streams, messages, time).
+//! connections, streams, messages, time). It runs one loop a core: a session stays on its loop, and all
+//! loops share the place of each node (`live`), the limits and the ways to the JoinService and the
+//! records. No lock is held while anything is waited for.
 
 pub mod handshakes;
+mod live;
+mod loops;
 mod rate;
 pub mod session;
 pub mod tls;
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::rc::Rc;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bcd::proto::join_service;
-use bcd::rt::{self, TcpListener, TcpStream};
+use bcd::rt::{self, TcpListener};
 use bcd::sys::log::{self, Level, Value};
-use bcd::wire::grpc::server::{Limits, Peer, Router, serve_until};
+use bcd::wire::grpc::server::Router;
 use bcd::wire::grpc::{Code, Status};
-use rustls::ServerConfig;
 
 use self::handshakes::Handshakes;
+use self::live::{Ending, Live};
+use self::loops::{Accepted, Loops};
 use self::rate::Rate;
-use self::session::{Ending, Order};
-use crate::joinservice::REQUEST_MAX;
-use crate::joinservice::thread::{Call, Relay};
+use self::tls::TlsConfig;
+use crate::joinservice::threads::Relay;
+use crate::joinservice::{Call, REQUEST_MAX};
 use crate::news::News;
 use crate::registry::Sessions;
 
-/// TLS handshake and HTTP/2 preface, each.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 50_000;
 /// How long sessions may take to move after a drain.
 const DRAIN: Duration = Duration::from_secs(5);
-
-/// Over how long renewals that a rotation asks for are spread, unless it says otherwise.
-const RENEW_WITHIN: Duration = Duration::from_secs(3600);
-
-/// A TLS configuration that may be replaced while connections go on.
-pub type TlsConfig = Rc<RefCell<Arc<ServerConfig>>>;
 
 /// What a gateway is told about its fleet.
 pub struct Settings {
@@ -55,183 +49,88 @@ pub struct Settings {
     pub heartbeat: Duration,
 }
 
-/// A gateway and its live sessions.
+/// A gateway and its live sessions; shared by its loops.
 pub struct Gateway {
     settings: Settings,
-    sessions: Rc<dyn Sessions>,
-    relay: Rc<dyn Relay>,
+    sessions: Arc<dyn Sessions>,
+    relay: Arc<dyn Relay>,
     /// Rings when a session changes what the records say.
-    pub news: Rc<News>,
-    /// Over how long renewals that a rotation asks for are spread.
-    renew_within: Cell<Duration>,
-    /// By node id: the newest session and the way to end it.
-    live: RefCell<BTreeMap<String, Live>>,
-    connections: RefCell<usize>,
-    draining: RefCell<Vec<rt::channel::Sender<()>>>,
-}
-
-struct Live {
-    session_id: String,
-    orders: rt::channel::Sender<Order>,
-    /// Whether it has been told to look and has not done so yet: however often that is said, the queue
-    /// keeps its room for what ends the session.
-    looks: Rc<Cell<bool>>,
+    pub news: News,
+    live: Live,
+    rate: Rate,
 }
 
 impl Gateway {
-    pub fn new(settings: Settings, sessions: Rc<dyn Sessions>, relay: Rc<dyn Relay>) -> Rc<Self> {
-        Rc::new(Self {
+    pub fn new(
+        settings: Settings,
+        sessions: Arc<dyn Sessions>,
+        relay: Arc<dyn Relay>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             settings,
             sessions,
             relay,
-            news: Rc::default(),
-            renew_within: Cell::new(RENEW_WITHIN),
-            live: RefCell::default(),
-            connections: RefCell::default(),
-            draining: RefCell::default(),
+            news: News::default(),
+            live: Live::default(),
+            rate: Rate::default(),
         })
     }
 
     /// Ends the session of a node that was deleted.
     pub fn node_deleted(&self, node_id: &str) {
-        if let Some(live) = self.live.borrow().get(node_id) {
-            let _ = live.orders.try_send(Order::End(Ending::Deleted));
-        }
+        self.live.end(node_id, Ending::Deleted);
     }
 
     /// The records owe this node something new: its session, if it has one, looks for it.
     pub fn look(&self, node_id: &str) {
-        if let Some(live) = self.live.borrow().get(node_id)
-            && !live.looks.get()
-            && live.orders.try_send(Order::Look).is_ok()
-        {
-            live.looks.set(true);
-        }
+        self.live.look(node_id);
         self.news.ring();
     }
 
     /// Hands the trust bundle in force to every session.
     pub fn trust_changed(&self) {
-        for live in self.live.borrow().values() {
-            let _ = live.orders.try_send(Order::Trust);
-        }
+        self.live.trust();
     }
 
     /// Asks every node with a session to renew its certificate within this span; those that open one
     /// later too, while the node CA is rotated.
     pub fn renew_within(&self, span: Duration) {
-        self.renew_within.set(span);
-        for live in self.live.borrow().values() {
-            let _ = live.orders.try_send(Order::Renew(span));
-        }
+        self.live.renew(span);
     }
 
-    /// Takes connections until `shutdown` ends; then asks all sessions to move, and gives them a few
-    /// seconds.
-    pub async fn serve(
-        self: Rc<Self>,
+    /// Starts `loops` threads. What is polled then takes connections until `shutdown` ends, asks all
+    /// sessions to move, gives them a few seconds, and ends the threads.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub fn serve(
+        self: &Arc<Self>,
         listener: TcpListener,
-        tls: TlsConfig,
-        shutdown: impl Future<Output = ()>,
-    ) {
-        let router = Rc::new(self.clone().router());
-        let handshakes = Handshakes::new();
-        let accepting = async {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, address)) => {
-                        self.clone()
-                            .take(stream, address, &tls, &router, &handshakes);
-                    }
-                    Err(error) => {
-                        log::event(
-                            Level::Error,
-                            "gateway.accept",
-                            &[("error", Value::Chain(&error))],
-                        );
-                        rt::sleep(Duration::from_secs(1)).await;
-                    }
-                }
-            }
-        };
-        rt::select(shutdown, accepting).await;
-        drop(listener);
-        self.drain().await;
-    }
-
-    fn take(
-        self: Rc<Self>,
-        stream: TcpStream,
-        address: SocketAddr,
         tls: &TlsConfig,
-        router: &Rc<Router>,
-        handshakes: &Rc<Handshakes>,
-    ) {
-        if *self.connections.borrow() >= CONNECTIONS_MAX {
-            return;
-        }
-        let Some(turn) = handshakes.begin(address.ip()) else {
-            log::event(
-                Level::Debug,
-                "gateway.handshakes",
-                &[("address", Value::Shown(&address))],
-            );
-            return;
-        };
-        *self.connections.borrow_mut() += 1;
-        let config = tls.borrow().clone();
-        let router = router.clone();
-        let (stop, mut stopping) = rt::channel(1);
-        {
-            let mut draining = self.draining.borrow_mut();
-            draining.retain(|sender| !sender.is_closed());
-            draining.push(stop);
-        }
-        rt::spawn(async move {
-            let shaken = rt::tls::server(stream, config, HANDSHAKE).await;
-            drop(turn);
-            let ended = match shaken {
-                Ok(stream) => {
-                    let peer = Peer {
-                        address: Some(address),
-                        certificates: stream.peer_certificates().to_vec(),
-                    };
-                    let stopped = async move {
-                        stopping.recv().await;
-                    };
-                    serve_until(stream, peer, router, Limits::default(), stopped)
-                        .await
-                        .map_err(|error| bcd::cli::chain(&error))
-                }
-                Err(error) => Err(bcd::cli::chain(&error)),
-            };
-            if let Err(error) = ended {
-                log::event(
-                    Level::Debug,
-                    "gateway.connection",
-                    &[
-                        ("address", Value::Shown(&address)),
-                        ("error", Value::Text(&error)),
-                    ],
-                );
-            }
-            *self.connections.borrow_mut() -= 1;
-        });
+        loops: usize,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<impl Future<Output = ()>> {
+        let mut loops = Loops::start(loops, self, tls)?;
+        Ok(async move {
+            rt::select(shutdown, accept(&listener, &mut loops)).await;
+            drop(listener);
+            self.drain().await;
+            loops.end().await;
+        })
     }
 
     /// What nodes call.
-    pub fn router(self: Rc<Self>) -> Router {
+    pub fn router(self: &Arc<Self>) -> Router {
         let mut router = Router::new();
-        let rate = Rc::new(Rate::default());
         for (path, call) in [
             (join_service::JOIN.path(), Call::Join),
             (join_service::RENEW.path(), Call::Renew),
         ] {
-            let (relay, news, rate) = (self.relay.clone(), self.news.clone(), rate.clone());
+            let gateway = self.clone();
             router.unary_bytes(path, move |context, request| {
                 let address = context.peer.address.map(|address| address.ip());
-                let news = news.clone();
-                let answer = match rate.admit(address, Instant::now()) {
+                let gateway = gateway.clone();
+                let answer = match gateway.rate.admit(address, Instant::now()) {
                     Err(wait) => Err(rate::refusal(wait)),
                     Ok(()) if request.len() > REQUEST_MAX => Err(Status::new(
                         Code::InvalidArgument,
@@ -239,35 +138,67 @@ impl Gateway {
                     )),
                     Ok(()) => {
                         let address = address.map(|address| address.to_string());
-                        Ok(relay.relay(call, request, address.unwrap_or_default()))
+                        Ok(gateway
+                            .relay
+                            .relay(call, request, address.unwrap_or_default()))
                     }
                 };
                 async move {
                     let answer = answer?.await;
-                    news.ring();
+                    gateway.news.ring();
                     answer
                 }
             });
         }
+        let gateway = self.clone();
         router.bidi(&session::SESSION, move |context, frames, answers| {
-            session::run(self.clone(), context, frames, answers)
+            session::run(gateway.clone(), context, frames, answers)
         });
         router
     }
 
-    /// Asks every session to move, then every connection to end.
+    /// Asks every session to move, and waits a while for it.
     async fn drain(&self) {
-        for live in self.live.borrow().values() {
-            let _ = live.orders.try_send(Order::End(Ending::Drain));
-        }
+        self.live.drain();
         let moved = async {
-            while !self.live.borrow().is_empty() {
+            while self.live.count() > 0 {
                 rt::sleep(Duration::from_millis(20)).await;
             }
         };
         let _ = rt::timeout(DRAIN, moved).await;
-        for connection in self.draining.take() {
-            let _ = connection.try_send(());
+    }
+}
+
+/// Takes connections and hands them to the loops, until dropped.
+async fn accept(listener: &TcpListener, loops: &mut Loops) {
+    let handshakes = Arc::new(Handshakes::default());
+    loop {
+        let (socket, address) = match listener.accept_socket().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                log::event(
+                    Level::Error,
+                    "gateway.accept",
+                    &[("error", Value::Chain(&error))],
+                );
+                rt::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        if loops.connections() >= CONNECTIONS_MAX {
+            continue;
+        }
+        match handshakes.begin(address.ip()) {
+            Some(turn) => loops.hand_over(Accepted {
+                socket,
+                address,
+                turn,
+            }),
+            None => log::event(
+                Level::Debug,
+                "gateway.handshakes",
+                &[("address", Value::Shown(&address))],
+            ),
         }
     }
 }

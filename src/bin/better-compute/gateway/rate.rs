@@ -4,9 +4,9 @@
 //! there for a hall of machines that boots at once behind one address; what is refused names the wait,
 //! and a node tries again by itself.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bcd::wire::grpc::{Code, Status};
@@ -20,9 +20,9 @@ const PER_SECOND: u32 = 20;
 /// Addresses remembered at once; others share one bucket then.
 const ADDRESSES_MAX: usize = 10_000;
 
-/// The buckets.
+/// The buckets, of all loops together.
 #[derive(Default)]
-pub struct Rate(RefCell<BTreeMap<Option<IpAddr>, Bucket>>);
+pub struct Rate(Mutex<BTreeMap<Option<IpAddr>, Bucket>>);
 
 struct Bucket {
     tokens: f64,
@@ -48,7 +48,7 @@ impl Rate {
     /// # Errors
     /// How long to wait.
     pub fn admit(&self, address: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
-        let mut buckets = self.0.borrow_mut();
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = address.map(network);
         if !buckets.contains_key(&key) && buckets.len() >= ADDRESSES_MAX {
             buckets.retain(|_, bucket| !bucket.is_full(now));
@@ -139,9 +139,9 @@ mod tests {
         for n in 0..ADDRESSES_MAX + 100 {
             let _ = rate.admit(nth(n), now);
         }
-        assert!(rate.0.borrow().len() <= ADDRESSES_MAX + 1);
+        assert!(rate.0.lock().unwrap().len() <= ADDRESSES_MAX + 1);
         let later = now + Duration::from_secs(1);
         assert!(rate.admit(nth(ADDRESSES_MAX + 200), later).is_ok());
-        assert!(rate.0.borrow().len() < 10);
+        assert!(rate.0.lock().unwrap().len() < 10);
     }
 }

@@ -2,15 +2,39 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::pki::ServingLeaf;
+
+/// A configuration that may be replaced, on any thread, while connections go on.
+#[derive(Clone)]
+pub struct TlsConfig(Arc<Mutex<Arc<ServerConfig>>>);
+
+impl TlsConfig {
+    pub fn new(config: Arc<ServerConfig>) -> Self {
+        Self(Arc::new(Mutex::new(config)))
+    }
+
+    /// The one for the next connection.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        self.locked().clone()
+    }
+
+    /// Uses another one from now on.
+    pub fn replace(&self, config: Arc<ServerConfig>) {
+        *self.locked() = config;
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Arc<ServerConfig>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Why a configuration cannot be made.
 #[derive(Debug)]
@@ -52,6 +76,9 @@ pub fn gateway(
     let versions = &[&rustls::version::TLS13];
     let mut config = configuration(leaf, chain, versions, Some(nodes))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
+    // A node keeps one connection for days, and its next one shall be judged by the trust of then.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
 }
 

@@ -1,10 +1,12 @@
 //! The JoinService: opens sealed tokens, decides who joins, issues node certificates, and signs the
 //! answer.
 //!
-//! It alone holds the node CA's key and the JoinService keys. [`JoinService::join`] and
-//! [`JoinService::renew`] are the whole of it: bytes of a request, where it came from and the time go in;
-//! bytes of an answer or a [`Refusal`] come out. It runs on a thread of its own ([`thread::start`]); a
-//! gateway sees only [`thread::Relay`].
+//! It alone holds the node CA's key and the JoinService keys. A request passes three steps:
+//! [`Keys::read`] says everything that can be said without the database, [`JoinService::decide`] decides
+//! all that wait in one transaction, [`Decision::answer`] signs. Bytes of a request, where it came from and
+//! the time go in; bytes of an answer or a [`Refusal`] come out. The steps run on threads of their own
+//! ([`threads::start`]), the first and the last on as many as there are cores; a gateway sees only
+//! [`threads::Relay`].
 //!
 //! Promises: a token is redeemed by one key, once; the same key gets the same certificate again until
 //! the token's end and an hour more; node, redemption and record are durable before the answer is
@@ -26,7 +28,7 @@ mod claims;
 mod refusal;
 mod renewal;
 mod specs;
-pub mod thread;
+pub mod threads;
 pub mod token;
 
 use std::sync::Arc;
@@ -100,8 +102,24 @@ pub struct Keys {
     /// All of them sign, so that whoever trusts one is served; several during a rotation.
     signing: Vec<NodeKey>,
     /// Any of them opens.
-    encryption: Vec<NodeKey>,
+    encryption: Vec<Opener>,
     trust: Arc<Trust>,
+}
+
+/// A key that tokens are sealed to, and its pin as requests name it.
+struct Opener {
+    pin: String,
+    recipient: hpke::Recipient,
+}
+
+impl Opener {
+    fn new(pkcs8: &[u8]) -> Option<Self> {
+        let recipient = hpke::Recipient::new(&NodeKey::from_pkcs8_der(pkcs8).ok()?)?;
+        Some(Self {
+            pin: recipient.pin().to_string(),
+            recipient,
+        })
+    }
 }
 
 /// The trust bundle in force, as a gateway hands it on.
@@ -128,7 +146,8 @@ impl Keys {
         let both = |in_use, kind| std::iter::once(in_use).chain(private.other(kind));
         let signing = both(&private.join_signing, Kind::JoinSigning).map(|der| key(der));
         let signing: Vec<_> = signing.collect::<Result<_, _>>().map_err(fault)?;
-        let encryption = both(&private.join_encryption, Kind::JoinEncryption).map(|der| key(der));
+        let encryption =
+            both(&private.join_encryption, Kind::JoinEncryption).map(|der| Opener::new(der));
         let bundle = TrustBundle {
             version: public.trust_version,
             issued_at_ms: now_ms,
@@ -152,8 +171,8 @@ impl Keys {
             issuer: NodeIssuer::new(&public.node_ca, &private.node_ca)
                 .map_err(|_| Refusal::Fault("use its node CA"))?,
             encryption: encryption
-                .collect::<Result<_, _>>()
-                .map_err(|_| Refusal::Fault("use its encryption key"))?,
+                .collect::<Option<_>>()
+                .ok_or(Refusal::Fault("use its encryption key"))?,
             trust: Arc::new(Trust {
                 version: public.trust_version,
                 signed,
@@ -192,9 +211,37 @@ pub struct Answered {
     pub outcome: &'static str,
 }
 
+/// What a node asks of a JoinService.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Join,
+    Renew,
+}
+
+/// A request that only the records can decide.
+pub struct Question {
+    asked: What,
+    address: String,
+    now_ms: i64,
+}
+
+enum What {
+    Join(Asked),
+    Renew(renewal::Asked),
+}
+
+/// What was decided, durably, and is to be signed.
+pub struct Decision {
+    keys: Arc<Keys>,
+    csr_sha256: [u8; 32],
+    role: i32,
+    grant: Grant,
+    now_ms: i64,
+}
+
 /// See the module's head.
 pub struct JoinService {
-    keys: Keys,
+    keys: Arc<Keys>,
     policy: Policy,
     store: Store,
 }
@@ -230,7 +277,7 @@ struct Grant {
 impl JoinService {
     pub fn new(keys: Keys, policy: Policy, store: Store) -> Self {
         Self {
-            keys,
+            keys: Arc::new(keys),
             policy,
             store,
         }
@@ -247,7 +294,12 @@ impl JoinService {
 
     /// Decides and signs with other keys from now on.
     pub fn use_keys(&mut self, keys: Keys) {
-        self.keys = keys;
+        self.keys = Arc::new(keys);
+    }
+
+    /// The keys in use.
+    pub fn keys(&self) -> Arc<Keys> {
+        self.keys.clone()
     }
 
     /// The trust bundle in force.
@@ -255,55 +307,109 @@ impl JoinService {
         self.keys.trust.clone()
     }
 
-    /// Decides a join. `request` is an encoded `JoinRequest` from `address`.
+    /// Decides all of these in one transaction: one flush of the disk for however many wait. When that
+    /// fails, each alone: what is wrong with one does not hold up the others.
     ///
     /// # Errors
-    /// A [`Refusal`]; those of a known token are recorded.
-    pub fn join(
-        &mut self,
-        request: &[u8],
-        address: &str,
-        now_ms: i64,
-    ) -> Result<Answered, Refusal> {
-        let asked = self.keys.read(request)?;
+    /// A [`Refusal`] each; those of a known token, or of a node that exists and was asked for with its
+    /// key, are recorded.
+    pub fn decide(&mut self, questions: &[Question]) -> Vec<Result<Decision, Refusal>> {
         let (keys, policy) = (&self.keys, &self.policy);
-        let grant = self
-            .store
-            .together(|store| decide(store, keys, policy, &asked, address, now_ms))??;
-        self.keys
-            .answer(&asked.csr_sha256, asked.role, grant, now_ms)
+        let decided = self.store.together(|store| {
+            let each = questions
+                .iter()
+                .map(|question| decide(store, keys, policy, question));
+            each.collect::<Result<Vec<_>, StoreError>>()
+        });
+        match (decided, questions) {
+            (Ok(decided), _) => decided,
+            (Err(error), [_]) => vec![Err(Refusal::Store(error))],
+            (Err(_), questions) => {
+                let alone = questions.chunks(1).flat_map(|one| self.decide(one));
+                alone.collect()
+            }
+        }
     }
 }
 
-impl Keys {
-    /// The signed answer to a join or a renewal.
-    fn answer(
-        &self,
-        csr_sha256: &[u8; 32],
-        role: i32,
-        grant: Grant,
-        now_ms: i64,
-    ) -> Result<Answered, Refusal> {
+fn decide(
+    store: &Store,
+    keys: &Arc<Keys>,
+    policy: &Policy,
+    question: &Question,
+) -> Result<Result<Decision, Refusal>, StoreError> {
+    let (address, now_ms) = (question.address.as_str(), question.now_ms);
+    let (csr_sha256, decided) = match &question.asked {
+        What::Join(asked) => {
+            let grant = decide_join(store, keys, policy, asked, address, now_ms)?;
+            (asked.csr_sha256, grant.map(|grant| (asked.role, grant)))
+        }
+        What::Renew(asked) => {
+            let decided = renewal::decide(store, keys, policy, asked, address, now_ms)?;
+            (asked.csr_sha256, decided)
+        }
+    };
+    Ok(decided.map(|(role, grant)| Decision {
+        keys: keys.clone(),
+        csr_sha256,
+        role,
+        grant,
+        now_ms,
+    }))
+}
+
+impl Decision {
+    /// The signed answer.
+    ///
+    /// # Errors
+    /// It could not be signed.
+    pub fn answer(self) -> Result<Answered, Refusal> {
+        let Self { keys, grant, .. } = self;
         let result = JoinResult {
-            csr_sha256: csr_sha256.to_vec(),
-            spiffe_id: self.spiffe_id(grant.role_name, &grant.node_id),
+            csr_sha256: self.csr_sha256.to_vec(),
+            spiffe_id: keys.spiffe_id(grant.role_name, &grant.node_id),
             node_id: grant.node_id.clone(),
-            role: Role(role),
+            role: Role(self.role),
             site: grant.site,
             pool: grant.pool,
             certificate_chain: grant.chain,
-            trust_bundle: Some(self.trust.signed.clone()),
-            server_time_ms: now_ms,
+            trust_bundle: Some(keys.trust.signed.clone()),
+            server_time_ms: self.now_ms,
         };
         let response = JoinResponse {
             outcome: Some(JoinResponseOutcome::Signed(
-                self.sign(result.encode_to_vec(), Purpose::JoinResponse)?,
+                keys.sign(result.encode_to_vec(), Purpose::JoinResponse)?,
             )),
         };
         Ok(Answered {
             response: response.encode_to_vec(),
             node_id: grant.node_id,
             outcome: grant.outcome,
+        })
+    }
+}
+
+impl Keys {
+    /// Everything that can be said of a request without the database. `request` is an encoded
+    /// `JoinRequest` or `RenewRequest` from `address`.
+    ///
+    /// # Errors
+    /// A [`Refusal`].
+    pub fn read(
+        &self,
+        call: Call,
+        request: &[u8],
+        address: &str,
+        now_ms: i64,
+    ) -> Result<Question, Refusal> {
+        let asked = match call {
+            Call::Join => What::Join(self.read_join(request)?),
+            Call::Renew => What::Renew(renewal::read(request)?),
+        };
+        Ok(Question {
+            asked,
+            address: address.to_owned(),
+            now_ms,
         })
     }
 
@@ -315,8 +421,7 @@ impl Keys {
         format!("spiffe://{}/{role}/{node_id}", self.trust_domain)
     }
 
-    /// Everything that can be said of a request without the database.
-    fn read(&self, bytes: &[u8]) -> Result<Asked, Refusal> {
+    fn read_join(&self, bytes: &[u8]) -> Result<Asked, Refusal> {
         let malformed = |what: &str| Refusal::Malformed(what.to_owned());
         if bytes.len() > REQUEST_MAX {
             return Err(malformed("it is over 64 KiB"));
@@ -358,9 +463,10 @@ impl Keys {
         let key = self
             .encryption
             .iter()
-            .find(|key| key.pin().to_string() == sealed.key_pin)
+            .find(|key| key.pin == sealed.key_pin)
             .ok_or(Refusal::OtherEncryptionKey)?;
-        let token = hpke::open(key, &sealed.enc, HPKE_INFO, &csr_sha256, &sealed.ciphertext)
+        let (key, text) = (&key.recipient, &sealed.ciphertext);
+        let token = hpke::open(key, &sealed.enc, HPKE_INFO, &csr_sha256, text)
             .map_err(|_| Refusal::DoesNotOpen)?;
         let token = Presented::parse(&token).ok_or(Refusal::MalformedToken)?;
         Ok(Asked {
@@ -381,7 +487,7 @@ impl Keys {
 }
 
 /// Decides inside one transaction; a refusal is a decision too, and its record is kept.
-fn decide(
+fn decide_join(
     store: &Store,
     keys: &Keys,
     policy: &Policy,

@@ -11,43 +11,21 @@ use bcd::crypto::{csr, digest};
 use bcd::proto::{RenewRequest, Renewal as Asking};
 use proto_gen::codec::Message;
 
-use super::{
-    Answered, CSR_MAX, Grant, JoinService, Keys, Policy, REQUEST_MAX, Refusal, TEXT_MAX, role_name,
-};
+use super::{CSR_MAX, Grant, Keys, Policy, REQUEST_MAX, Refusal, TEXT_MAX, role_name};
 use crate::store::{Issued, Renewal, Store, StoreError};
 
 /// A renewal that holds under the key it carries.
-struct Asked {
+pub(super) struct Asked {
     node_id: String,
     /// SHA-256 of the signing key's SubjectPublicKeyInfo.
     signer_sha256: [u8; 32],
-    csr_sha256: [u8; 32],
+    pub(super) csr_sha256: [u8; 32],
     spki: Vec<u8>,
     spki_sha256: [u8; 32],
 }
 
-impl JoinService {
-    /// Decides a renewal. `request` is an encoded `RenewRequest` from `address`.
-    ///
-    /// # Errors
-    /// A [`Refusal`]; those of a node that exists, asked for with its key, are recorded.
-    pub fn renew(
-        &mut self,
-        request: &[u8],
-        address: &str,
-        now_ms: i64,
-    ) -> Result<Answered, Refusal> {
-        let asked = read(request)?;
-        let (keys, policy) = (&self.keys, &self.policy);
-        let (role, grant) = self
-            .store
-            .together(|store| decide(store, keys, policy, &asked, address, now_ms))??;
-        self.keys.answer(&asked.csr_sha256, role, grant, now_ms)
-    }
-}
-
 /// Everything that can be said of a request without the database.
-fn read(bytes: &[u8]) -> Result<Asked, Refusal> {
+pub(super) fn read(bytes: &[u8]) -> Result<Asked, Refusal> {
     let malformed = |what: &str| Refusal::MalformedRenewal(what.to_owned());
     if bytes.len() > REQUEST_MAX {
         return Err(malformed("it is over 64 KiB"));
@@ -81,7 +59,7 @@ fn read(bytes: &[u8]) -> Result<Asked, Refusal> {
 }
 
 /// Decides inside one transaction; a refusal is a decision too, and its record is kept.
-fn decide(
+pub(super) fn decide(
     store: &Store,
     keys: &Keys,
     policy: &Policy,

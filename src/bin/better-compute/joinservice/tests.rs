@@ -30,6 +30,20 @@ pub(super) struct Draft {
     key_pin: Option<String>,
 }
 
+impl JoinService {
+    /// All steps, one after the other.
+    pub(super) fn ask(
+        &mut self,
+        call: Call,
+        request: &[u8],
+        address: &str,
+        now_ms: i64,
+    ) -> Result<Answered, Refusal> {
+        let question = self.keys().read(call, request, address, now_ms)?;
+        self.decide(&[question]).remove(0)?.answer()
+    }
+}
+
 impl Fleet {
     pub(super) fn new() -> Self {
         let dir = TempDir::new();
@@ -66,6 +80,10 @@ impl Fleet {
     }
 
     pub(super) fn token(&self, allow_reclaim: bool) -> (String, Vec<u8>) {
+        self.token_until(allow_reclaim, NOW + HOUR)
+    }
+
+    pub(super) fn token_until(&self, allow_reclaim: bool, ends_ms: i64) -> (String, Vec<u8>) {
         let minted = token::mint(NOW);
         self.store()
             .add_token(&NewToken {
@@ -76,7 +94,7 @@ impl Fleet {
                 site: "fsn1",
                 allow_reclaim,
                 created_at_ms: NOW,
-                expires_at_ms: NOW + HOUR,
+                expires_at_ms: ends_ms,
             })
             .unwrap();
         (minted.id, minted.token.as_bytes().to_vec())
@@ -103,7 +121,7 @@ impl Fleet {
         }
     }
 
-    fn encode(&self, draft: &Draft) -> Vec<u8> {
+    pub(super) fn encode(&self, draft: &Draft) -> Vec<u8> {
         let mut request = draft.request.clone();
         if request.csr.is_empty() {
             request.csr = csr::build(&draft.key).unwrap();
@@ -126,24 +144,28 @@ impl Fleet {
 
     pub(super) fn join(&mut self, draft: &Draft, now_ms: i64) -> Result<JoinResult, Refusal> {
         let bytes = self.encode(draft);
-        let answer = self.service.join(&bytes, "192.0.2.1", now_ms)?;
+        let answer = self.service.ask(Call::Join, &bytes, "192.0.2.1", now_ms)?;
         Ok(self.verified(&answer.response))
     }
 
     /// What a node makes of the answer, by the pinned signing key alone.
     pub(super) fn verified(&self, answer: &[u8]) -> JoinResult {
-        let response = JoinResponse::decode(answer).unwrap();
-        let Some(JoinResponseOutcome::Signed(signed)) = response.outcome else {
-            panic!("no signed outcome");
-        };
-        let pins = [self.public.pins().join_signing];
-        let payload = envelope::verify_pinned(&signed, Purpose::JoinResponse, &pins).unwrap();
-        JoinResult::decode(payload).unwrap()
+        verified(answer, self.public.pins().join_signing)
     }
 
     fn refusal(&mut self, draft: &Draft, now_ms: i64) -> Refusal {
         self.join(draft, now_ms).err().unwrap()
     }
+}
+
+/// What a signed answer holds.
+pub(super) fn verified(answer: &[u8], pin: bcd::crypto::pin::Pin) -> JoinResult {
+    let response = JoinResponse::decode(answer).unwrap();
+    let Some(JoinResponseOutcome::Signed(signed)) = response.outcome else {
+        panic!("no signed outcome");
+    };
+    let payload = envelope::verify_pinned(&signed, Purpose::JoinResponse, &[pin]).unwrap();
+    JoinResult::decode(payload).unwrap()
 }
 
 #[test]
@@ -345,8 +367,14 @@ fn every_refusal_has_its_code() {
 #[test]
 fn bytes_that_are_no_request_are_refused() {
     let mut fleet = Fleet::new();
-    let code =
-        |fleet: &mut Fleet, bytes: &[u8]| fleet.service.join(bytes, "", NOW).err().unwrap().code();
+    let code = |fleet: &mut Fleet, bytes: &[u8]| {
+        fleet
+            .service
+            .ask(Call::Join, bytes, "", NOW)
+            .err()
+            .unwrap()
+            .code()
+    };
     assert_eq!(code(&mut fleet, b""), Code::InvalidArgument);
     assert_eq!(code(&mut fleet, &[0xff; 40]), Code::InvalidArgument);
     assert_eq!(
@@ -357,7 +385,7 @@ fn bytes_that_are_no_request_are_refused() {
     let whole = fleet.encode(&fleet.draft(&token));
     for length in 0..whole.len() {
         // A cut between two fields is a request of fewer fields; any other is refused. None panics.
-        let answer = fleet.service.join(&whole[..length], "", NOW);
+        let answer = fleet.service.ask(Call::Join, &whole[..length], "", NOW);
         assert!(answer.is_err() || JoinRequest::decode(&whole[..length]).is_ok());
     }
     let mut request = JoinRequest::decode(&whole).unwrap();
@@ -464,4 +492,63 @@ fn allow_reclaim_gives_a_machine_its_earlier_node_back() {
     draft.request.node_id = ids::new("node", NOW);
     let refusal = fleet.refusal(&draft, NOW);
     assert!(matches!(refusal, Refusal::NotReclaimable(_)), "{refusal}");
+}
+
+#[test]
+fn many_joins_are_decided_together_and_a_token_twice_among_them_still_joins_once() {
+    let mut fleet = Fleet::new();
+    let (_, contested) = fleet.token(false);
+    let drafts: Vec<Draft> = (0..40)
+        .map(|number| match number % 20 {
+            0 => fleet.draft(&contested),
+            _ => fleet.draft(&fleet.token(false).1),
+        })
+        .collect();
+    let keys = fleet.service.keys();
+    let read = |draft: &Draft| keys.read(Call::Join, &fleet.encode(draft), "192.0.2.1", NOW);
+    let questions: Vec<_> = drafts.iter().map(|draft| read(draft).unwrap()).collect();
+    let decided = fleet.service.decide(&questions);
+    assert_eq!(decided.len(), 40);
+    for (number, decision) in decided.into_iter().enumerate() {
+        match (number, decision) {
+            (20, decision) => {
+                let refusal = decision.err().unwrap();
+                assert!(matches!(refusal, Refusal::UsedByOtherKey), "{refusal}");
+            }
+            (_, decision) => {
+                let result = fleet.verified(&decision.unwrap().answer().unwrap().response);
+                let leaf = Certificate::parse(&result.certificate_chain[0]).unwrap();
+                assert_eq!(leaf.spki, drafts[number].key.spki_der(), "its own answer");
+            }
+        }
+    }
+    assert_eq!(fleet.store().nodes().unwrap().len(), 39);
+}
+
+#[test]
+fn a_join_that_the_records_cannot_decide_does_not_hold_up_those_beside_it() {
+    let mut fleet = Fleet::new();
+    let (bad_id, bad) = fleet.token(false);
+    let bad = fleet.draft(&bad);
+    fleet.join(&bad, NOW).unwrap();
+    fleet.store().damage_redemption(&bad_id);
+    let good = [
+        fleet.draft(&fleet.token(false).1),
+        fleet.draft(&fleet.token(false).1),
+    ];
+    let keys = fleet.service.keys();
+    let read = |draft: &Draft| {
+        keys.read(Call::Join, &fleet.encode(draft), "", NOW)
+            .unwrap()
+    };
+    let questions = [read(&good[0]), read(&bad), read(&good[1])];
+    let decided = fleet.service.decide(&questions);
+    let outcomes: Vec<_> = decided.iter().map(Result::is_ok).collect();
+    assert_eq!(outcomes, [true, false, true]);
+    let refusal = decided.into_iter().nth(1).unwrap().err().unwrap();
+    assert!(
+        matches!(refusal, Refusal::Store(StoreError::Damaged(_))),
+        "{refusal}"
+    );
+    assert_eq!(fleet.store().nodes().unwrap().len(), 3);
 }

@@ -1,14 +1,13 @@
-//! Events of many sessions, stored in one transaction, with what they say of commands, specs and
+//! Events, stored with what they say of commands, specs and
 //! machines; and the share of events each node keeps.
 
 use std::ops::ControlFlow;
 
 use bcd::proto::{Event, EventBody, Message};
-use bcd::rt::channel::Sender;
 use bcd::sys::log::{self, Level, Value};
 
-use super::sessions::{Batch, NotStored};
-use super::{Records, RegistryError, SEEN_EVERY_MS};
+use super::Records;
+use super::sessions::Batch;
 use crate::store::{Store, StoreError};
 
 /// After how many stored events a node's share of them is looked at, and of how many nodes at once.
@@ -18,61 +17,8 @@ const PRUNE_NODES: usize = 16;
 const PRUNE_AGE_EVERY_MS: i64 = 60_000;
 const PRUNE_AT_ONCE: u32 = 1_000;
 
-/// Events, and who waits for their position.
-pub(super) struct Delivery {
-    pub(super) batch: Batch,
-    pub(super) answer: Sender<Result<u64, NotStored>>,
-}
-
 impl Records {
-    /// Stores what came from all sessions in one transaction. When that fails, each alone: what is wrong
-    /// with one does not hold up the others.
-    pub(super) fn store_events(&mut self, deliveries: Vec<Delivery>, now_ms: i64) {
-        let stored = self.store.together(|store| {
-            deliveries
-                .iter()
-                .map(|delivery| add(store, &delivery.batch, now_ms))
-                .collect::<Result<Vec<u64>, StoreError>>()
-        });
-        match stored {
-            Ok(positions) => {
-                for (delivery, position) in deliveries.into_iter().zip(positions) {
-                    self.count_stored(&delivery.batch);
-                    let _ = delivery.answer.try_send(Ok(position));
-                }
-                self.prune(now_ms);
-            }
-            Err(error) if deliveries.len() == 1 => self.give_back(deliveries, error, now_ms),
-            Err(_) => {
-                for delivery in deliveries {
-                    self.store_events(vec![delivery], now_ms);
-                }
-            }
-        }
-    }
-
-    fn give_back(&mut self, deliveries: Vec<Delivery>, error: StoreError, now_ms: i64) {
-        if now_ms - self.complained_ms >= SEEN_EVERY_MS {
-            self.complained_ms = now_ms;
-            log::event(
-                Level::Error,
-                "registry.events",
-                &[("error", Value::Chain(&error))],
-            );
-        }
-        let mut error = Some(error);
-        for delivery in deliveries {
-            let error = error
-                .take()
-                .map_or(RegistryError::Busy, RegistryError::Store);
-            let _ = delivery.answer.try_send(Err(NotStored {
-                batch: Some(delivery.batch),
-                error,
-            }));
-        }
-    }
-
-    fn count_stored(&mut self, batch: &Batch) {
+    pub(super) fn count_stored(&mut self, batch: &Batch) {
         let count = i64::try_from(batch.events.len()).unwrap_or(0);
         // A node that was not heard of since the start may be at its share already.
         let stored = self.stored.entry(batch.node_id.clone());
@@ -80,7 +26,7 @@ impl Records {
     }
 
     /// Keeps each node's events to its share, a little late, and all of them to their age.
-    fn prune(&mut self, now_ms: i64) {
+    pub(super) fn prune(&mut self, now_ms: i64) {
         let full: Vec<String> = self
             .stored
             .iter()
@@ -117,7 +63,7 @@ impl Records {
 }
 
 /// Stores one session's events, and what they say, inside a transaction.
-fn add(store: &Store, batch: &Batch, now_ms: i64) -> Result<u64, StoreError> {
+pub(super) fn add(store: &Store, batch: &Batch, now_ms: i64) -> Result<u64, StoreError> {
     store.add_events(
         &batch.node_id,
         &batch.journal_id,

@@ -1,13 +1,14 @@
 //! The control plane's records as the gateway and the API use them: one thread with the database,
 //! reached through a bounded queue.
 //!
-//! Promises: what a call has answered is durable; events of many sessions are stored in one transaction,
-//! and a session whose events could not be stored gets them back, to try again; a session that the
+//! Promises: what a call has answered is durable; openings, events and ends of many sessions are written in
+//! one transaction, and a session whose events could not be stored gets them back, to try again; a session that the
 //! records let in belongs to a node that is not deleted, opened with the certificate of the node's present
 //! key or of the one it renews to, which is its present key from then on. When a node was last seen
 //! is kept in memory and written at most every 30 seconds: it is the one thing a kill may lose.
 
 mod events;
+mod inbox;
 mod sessions;
 
 use std::collections::BTreeMap;
@@ -16,19 +17,21 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use bcd::rt::channel::{Receiver, Sender, channel};
 use bcd::sys::clock;
 use bcd::sys::log::{self, Level, Value};
 
-use self::events::Delivery;
+use self::inbox::Inbox;
 pub use self::sessions::{Batch, Given, Opening, Owed, Sessions};
 use crate::store::{Node, Store, StoreError};
 
 /// Calls that may wait.
 const QUEUE: usize = 1024;
+/// Calls that are answered between two looks at what is to be written.
+const CALLS: usize = 256;
 /// How often sightings are written.
 const SEEN_EVERY_MS: i64 = 30_000;
 
@@ -71,14 +74,11 @@ impl Error for RegistryError {
 
 type Work = Box<dyn FnOnce(&mut Records) + Send>;
 
-/// Events that wait to be stored together.
-type Inbox = Arc<Mutex<Vec<Delivery>>>;
-
 /// The way to the records' thread.
 #[derive(Clone)]
 pub struct Registry {
     work: Sender<Work>,
-    inbox: Inbox,
+    inbox: Arc<Inbox>,
 }
 
 /// The database and what is not in it yet.
@@ -93,6 +93,8 @@ pub struct Records {
     pruned_ms: i64,
     /// When it was last said that events cannot be stored.
     complained_ms: i64,
+    /// Sessions that were opened, or refused.
+    opened: u64,
     /// By command: how far its node says it is. Not kept.
     progress: BTreeMap<String, Progress>,
 }
@@ -121,9 +123,10 @@ pub fn start(store: Store) -> Result<Registry, RegistryError> {
         stored: BTreeMap::new(),
         pruned_ms: 0,
         complained_ms: 0,
+        opened: 0,
         progress: BTreeMap::new(),
     };
-    let inbox = Inbox::default();
+    let inbox = Arc::<Inbox>::default();
     let taken = inbox.clone();
     thread::Builder::new()
         .name("registry".to_owned())
@@ -145,10 +148,17 @@ pub fn start(store: Store) -> Result<Registry, RegistryError> {
 fn run(mut records: Records, mut work: Receiver<Work>, inbox: &Inbox) {
     while let Some(call) = work.recv_blocking() {
         call(&mut records);
-        // Whatever came while the call ran, or while the last transaction was written, goes into one.
-        let waiting = std::mem::take(&mut *inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        // Most calls only read: those that wait do not each wait for a transaction.
+        for _ in 0..CALLS {
+            match work.try_recv() {
+                Some(call) => call(&mut records),
+                None => break,
+            }
+        }
+        // Whatever came meanwhile, or while the last transaction was written, goes into one.
+        let waiting = inbox.take();
         if !waiting.is_empty() {
-            records.store_events(waiting, now_ms());
+            records.write(waiting, now_ms());
         }
     }
 }

@@ -1,16 +1,14 @@
 //! What the gateway tells the records of sessions, and what it asks for them.
 
-use std::sync::PoisonError;
-
 use bcd::proto::CommandProgress;
 use bcd::rt::channel::channel;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::{Code, Status};
 
-use super::events::Delivery;
-use super::{Answer, Progress, Records, Registry, RegistryError, SEEN_EVERY_MS, now_ms};
+use super::inbox::Item;
+use super::{Answer, Progress, Records, Registry, RegistryError, now_ms};
 use crate::joinservice;
-use crate::store::{Due, Fetch, Incoming, Kept, SessionFacts, StoreError, cut};
+use crate::store::{Due, Fetch, Incoming, Kept, SessionFacts, Store, StoreError, cut};
 
 /// Commands, and cancellations, that one answer to [`Sessions::owed`] has at most.
 const OWED_AT_ONCE: u32 = 8;
@@ -37,6 +35,8 @@ pub struct Opening {
 /// What a session that may be starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
+    /// Which opening this was: of two sessions of a node the one with the higher number came later.
+    pub opening: u64,
     /// Up to where the events of its journal are stored.
     pub resume_position: u64,
     /// SHA-256 of the key of the CA that issued its certificate, if that is known.
@@ -77,6 +77,8 @@ pub struct Given {
 /// What a session owes its node.
 #[derive(Debug, Default)]
 pub struct Owed {
+    /// The node was deleted: nothing is owed, and its session is over.
+    pub deleted: bool,
     pub due: Due,
     /// A newer spec: its generation and its encoded envelope.
     pub spec: Option<(u64, Vec<u8>)>,
@@ -86,8 +88,8 @@ pub struct Owed {
     pub releases: Vec<(i64, String)>,
 }
 
-/// What the gateway tells of sessions.
-pub trait Sessions {
+/// What the gateway tells of sessions. Its loops share one.
+pub trait Sessions: Send + Sync {
     /// Whether the session may be; the node is then adopting.
     fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>>;
     /// Stores events and gives the position up to which their journal is stored. A session has one call
@@ -111,52 +113,55 @@ pub trait Sessions {
     fn closed(&self, node_id: &str, session_id: &str);
 }
 
-impl Records {
-    fn open(
-        &mut self,
-        opening: &Opening,
-        now_ms: i64,
-    ) -> Result<Result<Opened, Status>, StoreError> {
-        let opened = self.store.together(|store| {
-            let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
-            let node = match store.node(&opening.node_id)? {
-                Some(node) if !node.deleted => node,
-                _ => return refused(joinservice::DELETED),
-            };
-            // The first session with a renewed key ends the time of the former.
-            if node.spki_sha256 != opening.spki_sha256
-                && !store.promote_next(&opening.node_id, &opening.spki_sha256)?
-            {
-                return refused(joinservice::REPLACED);
-            }
-            store.note_trust(&opening.node_id, opening.trust_version)?;
-            let shared = store.session_opened(&SessionFacts {
-                node_id: &opening.node_id,
-                session_id: &opening.session_id,
-                daemon_version: &opening.daemon_version,
-                boot_id: &opening.boot_id,
-                capabilities: &opening.capabilities,
-                address: &opening.address,
-                now_ms,
-            })?;
-            if shared {
-                said_shared(opening, &node.address);
-            }
-            let resume_position = store.journal_position(&opening.node_id, &opening.journal_id)?;
-            let keys = store.node_keys(&opening.node_id)?;
-            Ok(Ok(Opened {
-                resume_position,
-                issuer_sha256: keys.and_then(|keys| keys.issuer_sha256),
-            }))
-        })?;
-        if opened.is_ok() {
-            self.seen.remove(&opening.node_id);
-        }
-        Ok(opened)
+/// Opens a session inside a transaction, if it may be: the `number`th that was asked for.
+pub(super) fn open(
+    store: &Store,
+    opening: &Opening,
+    number: u64,
+    now_ms: i64,
+) -> Result<Result<Opened, Status>, StoreError> {
+    let refused = |message: &str| Ok(Err(Status::new(Code::PermissionDenied, message)));
+    let node = match store.node(&opening.node_id)? {
+        Some(node) if !node.deleted => node,
+        _ => return refused(joinservice::DELETED),
+    };
+    // The first session with a renewed key ends the time of the former.
+    if node.spki_sha256 != opening.spki_sha256
+        && !store.promote_next(&opening.node_id, &opening.spki_sha256)?
+    {
+        return refused(joinservice::REPLACED);
     }
+    store.note_trust(&opening.node_id, opening.trust_version)?;
+    let shared = store.session_opened(&SessionFacts {
+        node_id: &opening.node_id,
+        session_id: &opening.session_id,
+        daemon_version: &opening.daemon_version,
+        boot_id: &opening.boot_id,
+        capabilities: &opening.capabilities,
+        address: &opening.address,
+        now_ms,
+    })?;
+    if shared {
+        said_shared(opening, &node.address);
+    }
+    let resume_position = store.journal_position(&opening.node_id, &opening.journal_id)?;
+    let keys = store.node_keys(&opening.node_id)?;
+    Ok(Ok(Opened {
+        opening: number,
+        resume_position,
+        issuer_sha256: keys.and_then(|keys| keys.issuer_sha256),
+    }))
+}
 
+impl Records {
     fn owed(&mut self, given: &Given, now_ms: i64) -> Result<Owed, StoreError> {
         self.store.together(|store| {
+            if store.is_deleted(&given.node_id)? {
+                return Ok(Owed {
+                    deleted: true,
+                    ..Owed::default()
+                });
+            }
             let after = (given.command, given.cancel);
             let due = store.due(&given.node_id, after, given.only, OWED_AT_ONCE, now_ms)?;
             let spec = match given.spec_generation {
@@ -171,6 +176,7 @@ impl Records {
                 Some(_) => (None, Vec::new()),
             };
             Ok(Owed {
+                deleted: false,
                 due,
                 spec,
                 fetch,
@@ -199,38 +205,16 @@ impl Records {
         }
         Ok(())
     }
+}
 
-    fn note_seen(
-        &mut self,
-        node_id: String,
-        session_id: String,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        let first = self
-            .seen
-            .get(&node_id)
-            .is_none_or(|(session, _)| *session != session_id);
-        if first {
-            self.store.session_seen(&node_id, &session_id, now_ms)?;
-        }
-        self.seen.insert(node_id, (session_id, now_ms));
-        if now_ms - self.written_ms >= SEEN_EVERY_MS {
-            self.write_seen();
-            self.written_ms = now_ms;
+impl Registry {
+    /// Leaves something to be written.
+    fn leave(&self, item: Item) -> Result<(), RegistryError> {
+        if self.inbox.add(item)? {
+            // A full queue is as good a nudge: the inbox is looked at after each of its calls.
+            let _ = self.work.try_send(Box::new(|_: &mut Records| {}));
         }
         Ok(())
-    }
-
-    fn close(&mut self, node_id: &str, session_id: &str) -> Result<(), StoreError> {
-        let ended = self
-            .seen
-            .get(node_id)
-            .filter(|(session, _)| session == session_id);
-        if let Some((_, at)) = ended {
-            self.store.session_seen(node_id, session_id, *at)?;
-            self.seen.remove(node_id);
-        }
-        self.store.session_closed(node_id, session_id)
     }
 }
 
@@ -258,15 +242,7 @@ fn said_shared(opening: &Opening, other: &str) {
 impl Sessions for Registry {
     fn store(&self, batch: Batch) -> Answer<Result<u64, NotStored>> {
         let (answer, mut answered) = channel(1);
-        let first = {
-            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            inbox.push(Delivery { batch, answer });
-            inbox.len() == 1
-        };
-        if first {
-            // A full queue is as good a nudge: the inbox is looked at after each of its calls.
-            let _ = self.work.try_send(Box::new(|_: &mut Records| {}));
-        }
+        let _ = self.leave(Item::Events(batch, answer));
         Box::pin(async move {
             answered.recv().await.unwrap_or(Err(NotStored {
                 batch: None,
@@ -276,9 +252,14 @@ impl Sessions for Registry {
     }
 
     fn open(&self, opening: Opening) -> Answer<Result<Opened, Status>> {
-        let answer = self.with(move |records| records.open(&opening, now_ms()));
+        let (answer, mut answered) = channel(1);
+        let left = self.leave(Item::Open(opening, answer));
         Box::pin(async move {
-            answer.await.unwrap_or_else(|error| {
+            let opened = match left {
+                Ok(()) => answered.recv().await.unwrap_or(Err(RegistryError::Stopped)),
+                Err(error) => Err(error),
+            };
+            opened.unwrap_or_else(|error| {
                 log::event(
                     Level::Error,
                     "session.registry",
@@ -325,11 +306,17 @@ impl Sessions for Registry {
 
     fn seen(&self, node_id: &str, session_id: &str) {
         let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
-        self.tell(move |records| records.note_seen(node_id, session_id, now_ms()));
+        let _ = self.leave(Item::Seen {
+            node_id,
+            session_id,
+        });
     }
 
     fn closed(&self, node_id: &str, session_id: &str) {
         let (node_id, session_id) = (node_id.to_owned(), session_id.to_owned());
-        self.tell(move |records| records.close(&node_id, &session_id));
+        let _ = self.leave(Item::Closed {
+            node_id,
+            session_id,
+        });
     }
 }

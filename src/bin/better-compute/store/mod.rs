@@ -39,6 +39,9 @@ pub use self::tokens::{Attempt, NewToken, Redemption, Token};
 /// How long a writer waits for another one.
 const BUSY: Duration = Duration::from_secs(10);
 
+/// Statements that stay prepared: more than there are.
+const STATEMENTS: usize = 256;
+
 /// An open database.
 pub struct Store {
     connection: Connection,
@@ -131,6 +134,7 @@ impl Store {
 
     fn set_up(mut connection: Connection) -> Result<Self, StoreError> {
         connection.busy_timeout(BUSY)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "full")?;
         connection.pragma_update(None, "foreign_keys", true)?;

@@ -136,7 +136,7 @@ impl Store {
     /// Keeps a node as it joins, or joins again under its id, with what hardware it claims (kind and
     /// value). A cordon outlives a reclaim.
     pub fn put_node(&self, node: &Node, hardware: &[(&str, String)]) -> Result<(), StoreError> {
-        self.connection.execute(
+        let mut put = self.connection.prepare_cached(
             "INSERT INTO nodes (id, role, pool, site, spki_sha256, token_id, joined_at_ms, \
                  certificate_until_ms, claims, hostname, state, daemon_version) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
@@ -148,23 +148,24 @@ impl Store {
                  next_spki_sha256 = NULL, next_chain = NULL, next_until_ms = NULL, \
                  next_issuer_sha256 = NULL, issuer_sha256 = NULL, trust_version = 0, \
                  former_boot_id = '', shared_ms = NULL",
-            params![
-                node.id,
-                node.role,
-                node.pool,
-                node.site,
-                node.spki_sha256,
-                node.token_id,
-                node.joined_at_ms,
-                node.certificate_until_ms,
-                node.claims,
-                node.hostname,
-                node.state.name(),
-                node.daemon_version
-            ],
         )?;
+        put.execute(params![
+            node.id,
+            node.role,
+            node.pool,
+            node.site,
+            node.spki_sha256,
+            node.token_id,
+            node.joined_at_ms,
+            node.certificate_until_ms,
+            node.claims,
+            node.hostname,
+            node.state.name(),
+            node.daemon_version
+        ])?;
         self.connection
-            .execute("DELETE FROM hardware WHERE node_id = ?1", [&node.id])?;
+            .prepare_cached("DELETE FROM hardware WHERE node_id = ?1")?
+            .execute([&node.id])?;
         for (kind, value) in hardware {
             self.connection
                 .prepare_cached(
@@ -280,6 +281,14 @@ impl Store {
             params![id, now_ms],
         )?;
         Ok(changed == 1)
+    }
+
+    /// Whether a node was deleted. One that never was is not.
+    pub fn is_deleted(&self, id: &str) -> Result<bool, StoreError> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT 1 FROM nodes WHERE id = ?1 AND deleted_at_ms IS NOT NULL")?;
+        Ok(statement.exists([id])?)
     }
 
     /// Takes down what `Hello` says; the node is adopting. A boot's id never comes back: a node that was in

@@ -202,18 +202,19 @@ impl Store {
         redemption: &Redemption,
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        self.connection.execute(
-            "INSERT INTO redemptions (token_id, spki_sha256, node_id, chain, redeemed_at_ms, until_ms) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![
+        self.connection
+            .prepare_cached(
+                "INSERT INTO redemptions (token_id, spki_sha256, node_id, chain, redeemed_at_ms, until_ms) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![
                 token_id,
                 redemption.spki_sha256,
                 redemption.node_id,
                 redemption.chain.concat(),
                 now_ms,
                 redemption.until_ms
-            ],
-        )?;
+            ])?;
         Ok(())
     }
 
@@ -290,6 +291,15 @@ fn der_length(bytes: &[u8]) -> Option<usize> {
         [0x30, 0x81, length, ..] => Some(3 + usize::from(length)),
         [0x30, 0x82, high, low, ..] => Some(4 + usize::from(u16::from_be_bytes([high, low]))),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+impl Store {
+    /// Makes a redemption one that no version of this program writes.
+    pub fn damage_redemption(&self, token_id: &str) {
+        let sql = "UPDATE redemptions SET chain = x'3005' WHERE token_id = ?1";
+        self.connection.execute(sql, [token_id]).unwrap();
     }
 }
 

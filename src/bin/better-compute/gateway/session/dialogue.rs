@@ -1,9 +1,8 @@
 //! An open session: frames both ways, one [`Turn`] at a time.
 
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,12 @@ use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::server::{Receiver, Sender};
 use bcd::wire::grpc::{Code, Status};
 
+use super::super::live::{Ending, Looks, Order};
+use super::Place;
 use super::fetch::Fetching;
 use super::frame::Frame;
 use super::giving::Giving;
 use super::intake::Intake;
-use super::{Ending, Order, Place};
 use crate::joinservice;
 use crate::registry::{Answer, Batch, Owed, RegistryError, Sessions, now_ms};
 use crate::store::Kept;
@@ -58,7 +58,7 @@ pub(super) struct Session {
     /// SHA-256 of the key of the CA that issued it, if that is known.
     pub(super) issuer_sha256: Option<[u8; 32]>,
     /// Whether an order to look waits.
-    pub(super) looks: Rc<Cell<bool>>,
+    pub(super) looks: Looks,
 }
 
 impl Session {
@@ -152,20 +152,13 @@ impl Session {
     pub(super) async fn obey(&mut self, order: Option<Order>) -> Result<(), Status> {
         match order {
             Some(Order::Look) => {
-                self.looks.set(false);
+                self.looks.done();
                 self.look();
                 Ok(())
             }
             Some(Order::Trust) => {
                 self.send_trust().await?;
-                let trust = self.place.gateway.relay.trust();
-                match self.issuer_sha256 {
-                    Some(issuer) if !trust.node_cas.contains(&issuer) => Err(Status::new(
-                        Code::Aborted,
-                        "the CA of this node's certificate was retired: come back with a renewed one",
-                    )),
-                    _ => Ok(()),
-                }
+                self.issuer_holds()
             }
             Some(Order::Renew(span)) => {
                 let within_ms = u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
@@ -180,13 +173,20 @@ impl Session {
                 self.send(GatewayFrameKind::Drain(drain)).await
             }
             // The place in `live` holds the other end, unless another session took it.
-            Some(Order::End(Ending::Replaced)) | None => Err(Status::new(
+            None => Err(status_of(Ending::Replaced)),
+            Some(Order::End(why)) => Err(status_of(why)),
+        }
+    }
+
+    /// Whether the CA of the node's certificate is still one of the fleet's.
+    pub(super) fn issuer_holds(&self) -> Result<(), Status> {
+        let trust = self.place.gateway.relay.trust();
+        match self.issuer_sha256 {
+            Some(issuer) if !trust.node_cas.contains(&issuer) => Err(Status::new(
                 Code::Aborted,
-                "the node opened another session, which replaces this one",
+                "the CA of this node's certificate was retired: come back with a renewed one",
             )),
-            Some(Order::End(Ending::Deleted)) => {
-                Err(Status::new(Code::PermissionDenied, joinservice::DELETED))
-            }
+            _ => Ok(()),
         }
     }
 
@@ -270,8 +270,20 @@ impl Session {
     }
 }
 
+/// What a session's call ends with.
+pub(super) fn status_of(why: Ending) -> Status {
+    match why {
+        Ending::Replaced => Status::new(
+            Code::Aborted,
+            "the node opened another session, which replaces this one",
+        ),
+        Ending::Deleted => Status::new(Code::PermissionDenied, joinservice::DELETED),
+        Ending::Drain => Status::new(Code::Unavailable, "the gateway is stopping"),
+    }
+}
+
 /// Stores a batch, however long it takes the records to be able to.
-async fn store_at_last(sessions: Rc<dyn Sessions>, mut batch: Batch) -> Result<u64, Status> {
+async fn store_at_last(sessions: Arc<dyn Sessions>, mut batch: Batch) -> Result<u64, Status> {
     loop {
         let held = match sessions.store(batch).await {
             Ok(position) => return Ok(position),

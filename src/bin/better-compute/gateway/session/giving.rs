@@ -9,7 +9,8 @@ use bcd::rt;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::Status;
 
-use super::dialogue::{STORE_AGAIN, Session};
+use super::super::live::Ending;
+use super::dialogue::{STORE_AGAIN, Session, status_of};
 use super::fetch::{Next, Step, release};
 use crate::registry::{Answer, Given, Owed, RegistryError};
 use crate::store::Kept;
@@ -88,6 +89,10 @@ impl Session {
                 return Ok(());
             }
         };
+        if owed.deleted {
+            // It was deleted before this session could be told so.
+            return Err(status_of(Ending::Deleted));
+        }
         let more = owed.due.more || self.giving.again;
         if let Some((generation, envelope)) = owed.spec {
             self.giving.given.spec_generation = Some(generation);

@@ -24,12 +24,9 @@ mod giving;
 mod hello;
 pub mod intake;
 
-use std::cell::Cell;
-use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
 
 use bcd::proto::{GatewayFrame, GatewayFrameKind, Welcome};
-use bcd::rt;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::Status;
 use bcd::wire::grpc::server::{Context, Receiver, Sender};
@@ -40,54 +37,24 @@ use self::frame::Frame;
 pub(super) use self::frame::SESSION;
 use self::giving::Giving;
 use self::intake::Intake;
-use super::{Gateway, Live};
+use super::Gateway;
+use super::live::{Order, Seat};
 use crate::ids;
 use crate::registry::{Given, Opening, now_ms};
 
-/// Orders that may wait for a session.
-const ORDERS: usize = 16;
 /// The one kind of command for a node that must upgrade first.
 const UPGRADE: &str = "daemon.upgrade";
 
-/// Why a gateway ends a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// The same node opened another one.
-    Replaced,
-    /// The node was deleted.
-    Deleted,
-    /// The gateway stops.
-    Drain,
-}
-
-/// What others want of a session.
-pub(super) enum Order {
-    /// The records owe the node something new.
-    Look,
-    /// The trust bundle changed: the node gets the one in force.
-    Trust,
-    /// The node shall renew its certificate within this span.
-    Renew(Duration),
-    End(Ending),
-}
-
 /// Holds the node's place among the live sessions, until dropped, however the session ends.
 struct Place {
-    gateway: Rc<Gateway>,
+    gateway: Arc<Gateway>,
     node_id: String,
     session_id: String,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut live = self.gateway.live.borrow_mut();
-        if live
-            .get(&self.node_id)
-            .is_some_and(|live| live.session_id == self.session_id)
-        {
-            live.remove(&self.node_id);
-        }
-        drop(live);
+        self.gateway.live.leave(&self.node_id, &self.session_id);
         self.gateway
             .sessions
             .closed(&self.node_id, &self.session_id);
@@ -97,7 +64,7 @@ impl Drop for Place {
 
 /// Runs a session to its end; the status is the call's.
 pub(super) async fn run(
-    gateway: Rc<Gateway>,
+    gateway: Arc<Gateway>,
     context: Context,
     frames: Receiver<Frame>,
     answers: Sender<GatewayFrame>,
@@ -122,7 +89,7 @@ pub(super) async fn run(
 }
 
 async fn hold(
-    gateway: &Rc<Gateway>,
+    gateway: &Arc<Gateway>,
     context: &Context,
     address: &str,
     mut frames: Receiver<Frame>,
@@ -153,20 +120,10 @@ async fn hold(
         })
         .await?;
     gateway.news.ring();
-    let (orders_in, orders) = rt::channel(ORDERS);
-    let looks = Rc::new(Cell::new(false));
-    let live = Live {
-        session_id: place.session_id.clone(),
-        orders: orders_in,
-        looks: looks.clone(),
-    };
-    let older = gateway
+    let Seat { orders, looks } = gateway
         .live
-        .borrow_mut()
-        .insert(place.node_id.clone(), live);
-    if let Some(older) = older {
-        let _ = older.orders.try_send(Order::End(Ending::Replaced));
-    }
+        .enter(&place.node_id, &place.session_id, opened.opening)
+        .map_err(dialogue::status_of)?;
     log::event(
         Level::Info,
         "session.welcome",
@@ -209,15 +166,16 @@ async fn hold(
         heartbeat_interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
         session_id: session.place.session_id.clone(),
         signed_time: gateway.relay.signed_time().await,
-        reconnect_spread_ms: reconnect_spread_ms(gateway.live.borrow().len()),
+        reconnect_spread_ms: reconnect_spread_ms(gateway.live.count()),
     };
     session.send(GatewayFrameKind::Welcome(welcome)).await?;
     if hello.trust_bundle_version < gateway.relay.trust().version {
         session.send_trust().await?;
     }
+    session.issuer_holds()?;
     let renew_to = gateway.relay.trust().renew_to;
     if renew_to.is_some() && renew_to != opened.issuer_sha256 {
-        let within = gateway.renew_within.get();
+        let within = gateway.live.renew_within();
         session.obey(Some(Order::Renew(within))).await?;
     }
     session.look();

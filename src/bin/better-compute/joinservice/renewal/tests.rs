@@ -3,6 +3,7 @@ use bcd::crypto::key::NodeKey;
 use bcd::proto::{Envelope, JoinResult};
 use bcd::wire::grpc::Code;
 
+use super::super::Call;
 use super::super::tests::{Fleet, HOUR, NOW};
 use super::*;
 
@@ -43,7 +44,7 @@ impl Fleet {
         now_ms: i64,
     ) -> Result<JoinResult, Refusal> {
         let bytes = request(node_id, present, next, Purpose::Renewal);
-        let answered = self.service.renew(&bytes, "192.0.2.1", now_ms)?;
+        let answered = self.service.ask(Call::Renew, &bytes, "192.0.2.1", now_ms)?;
         Ok(self.verified(&answered.response))
     }
 
@@ -124,9 +125,12 @@ fn another_new_key_takes_the_place_of_a_pending_one_and_a_replay_does_not_give_i
     let (node_id, old) = fleet.joined();
     let (lost, new) = (key(), key());
     let replayed = request(&node_id, &old, &lost, Purpose::Renewal);
-    fleet.service.renew(&replayed, "192.0.2.1", NOW).unwrap();
+    fleet
+        .service
+        .ask(Call::Renew, &replayed, "192.0.2.1", NOW)
+        .unwrap();
     fleet.renew(&node_id, &old, &new, NOW).unwrap();
-    let refused = fleet.service.renew(&replayed, "192.0.2.66", NOW);
+    let refused = fleet.service.ask(Call::Renew, &replayed, "192.0.2.66", NOW);
     let refused = refused.err().unwrap();
     assert!(matches!(refused, Refusal::Superseded), "{refused}");
     let store = fleet.store();
@@ -216,7 +220,7 @@ fn what_no_key_of_the_node_signed_is_refused_and_not_kept() {
         (vec![0xff], Code::InvalidArgument),
         (vec![0; REQUEST_MAX + 1], Code::InvalidArgument),
     ] {
-        let refusal = fleet.service.renew(&bytes, "192.0.2.1", NOW);
+        let refusal = fleet.service.ask(Call::Renew, &bytes, "192.0.2.1", NOW);
         assert_eq!(refusal.err().unwrap().code(), code);
     }
     assert!(fleet.outcomes(&node_id).is_empty());
@@ -237,7 +241,7 @@ fn a_csr_that_does_not_hold_or_is_too_long_is_refused() {
         };
         let signed =
             signed(envelope::sign(asking.encode_to_vec(), Purpose::Renewal, &old).unwrap());
-        let refusal = fleet.service.renew(&signed, "192.0.2.1", NOW);
+        let refusal = fleet.service.ask(Call::Renew, &signed, "192.0.2.1", NOW);
         assert_eq!(refusal.err().unwrap().code(), Code::InvalidArgument);
     }
 }
