@@ -17,6 +17,9 @@ struct State<T> {
     receiver: bool,
     receiving: Option<Waker>,
     sending: Vec<Waker>,
+    /// Threads that wait on `filled` and on `room`: to notify nobody is a system call too.
+    blocked_receiving: usize,
+    blocked_sending: usize,
 }
 
 struct Shared<T> {
@@ -34,8 +37,11 @@ impl<T> Shared<T> {
     fn made_room(&self, state: MutexGuard<'_, State<T>>) {
         let mut state = state;
         let sending = std::mem::take(&mut state.sending);
+        let blocked = state.blocked_sending > 0;
         drop(state);
-        self.room.notify_all();
+        if blocked {
+            self.room.notify_all();
+        }
         for waker in sending {
             waker.wake();
         }
@@ -45,8 +51,11 @@ impl<T> Shared<T> {
     fn made_news(&self, state: MutexGuard<'_, State<T>>) {
         let mut state = state;
         let receiving = state.receiving.take();
+        let blocked = state.blocked_receiving > 0;
         drop(state);
-        self.filled.notify_all();
+        if blocked {
+            self.filled.notify_all();
+        }
         if let Some(waker) = receiving {
             waker.wake();
         }
@@ -89,6 +98,8 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
             receiver: true,
             receiving: None,
             sending: Vec::new(),
+            blocked_receiving: 0,
+            blocked_sending: 0,
         }),
         room: Condvar::new(),
         filled: Condvar::new(),
@@ -149,11 +160,13 @@ impl<T> Sender<T> {
     pub fn send_blocking(&self, value: T) -> Result<(), SendError<T>> {
         let mut state = self.0.lock();
         while state.receiver && state.queue.len() >= state.capacity {
+            state.blocked_sending += 1;
             state = self
                 .0
                 .room
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.blocked_sending -= 1;
         }
         drop(state);
         match self.try_send(value) {
@@ -224,11 +237,13 @@ impl<T> Receiver<T> {
             if state.senders == 0 {
                 return None;
             }
+            state.blocked_receiving += 1;
             state = self
                 .0
                 .filled
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.blocked_receiving -= 1;
         }
     }
 }

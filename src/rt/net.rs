@@ -1,6 +1,6 @@
 //! TCP, with tokio's io traits.
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
@@ -8,7 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, ipproto,
+    sockopt,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::reactor::Readiness;
@@ -216,6 +219,23 @@ impl AsyncWrite for TcpStream {
         self.readiness.poll_write(cx, || {
             Ok(rustix::net::send(socket, buf, SendFlags::NOSIGNAL)?)
         })
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let socket = &self.socket;
+        self.readiness.poll_write(cx, || {
+            let mut nothing = SendAncillaryBuffer::default();
+            let flags = SendFlags::NOSIGNAL;
+            Ok(rustix::net::sendmsg(socket, bufs, &mut nothing, flags)?)
+        })
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

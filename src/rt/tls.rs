@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -106,6 +106,14 @@ impl<IO: AsyncRead + Unpin> Read for Blocking<'_, '_, IO> {
 impl<IO: AsyncWrite + Unpin> Write for Blocking<'_, '_, IO> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match Pin::new(&mut *self.io).poll_write(self.cx, buf) {
+            Poll::Ready(written) => written,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// A flight of a handshake is several records, and one segment.
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match Pin::new(&mut *self.io).poll_write_vectored(self.cx, bufs) {
             Poll::Ready(written) => written,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }

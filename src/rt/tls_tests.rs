@@ -1,11 +1,16 @@
 //! TLS streams over real sockets.
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::tls::{self, TlsError, TlsStream};
 use super::*;
@@ -247,5 +252,71 @@ fn a_reader_that_stops_stops_the_writer() {
         while left > 0 {
             left = left.saturating_sub(client.read(&mut buffer).await.unwrap());
         }
+    });
+}
+
+/// A connection that counts how often it is written to.
+struct Counting(TcpStream, Rc<Cell<u32>>);
+
+impl AsyncRead for Counting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.1.set(self.1.get() + 1);
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.1.set(self.1.get() + 1);
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[test]
+fn a_flight_of_records_is_one_write() {
+    block_on(async {
+        let (client_config, server_config) = configs(false);
+        let (client, server) = pair().await;
+        let writes = Rc::new(Cell::new(0));
+        let server = Counting(server, writes.clone());
+        let server = spawn(tls::server(server, server_config, WAIT));
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = tls::client(client, client_config, name, WAIT)
+            .await
+            .unwrap();
+        let mut server = server.await.unwrap().unwrap();
+        // The hello, the certificate and the rest are one; the tickets are the other.
+        assert_eq!(writes.get(), 2);
+        let sent = [7; 20_000];
+        server.write_all(&sent).await.unwrap();
+        server.flush().await.unwrap();
+        assert_eq!(writes.get(), 3, "two records");
+        let mut got = [0; 20_000];
+        client.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, sent);
     });
 }

@@ -17,7 +17,7 @@ from commands.conftest import FINAL, RUNNING, Lab
 from peer import protos
 
 KINDS = """pwrite64 write writev fdatasync fsync rename renameat openat2 unlinkat fchmod fallocate ftruncate clone clone3 eventfd2
-           sendto""".split()
+           sendto sendmsg""".split()
 TEXT = b"".join(b"line %d\n" % n for n in range(5000))
 
 

@@ -21,7 +21,7 @@ from join.test_crash import strace
 from lab import Node, running, wait_for
 from renewal.conftest import key_of, leaf, on_disk, spki
 
-KINDS = "write fsync renameat openat2 fchmod unlinkat flock connect sendto recvfrom".split()
+KINDS = "write fsync renameat openat2 fchmod unlinkat flock connect sendto sendmsg recvfrom".split()
 LIFETIME = 10
 
 
@@ -78,7 +78,7 @@ def steps(fleet, bcd, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_renewal_killed_at_any_step_never_loses_the_identity(fleet, bcd, steps, tmp_path, kind):
     # How often sockets are read and the clock is looked at differs from run to run.
-    most = 12 if kind in ("write", "recvfrom", "sendto", "getrandom") else 40
+    most = 12 if kind in ("write", "recvfrom", "sendto", "sendmsg", "getrandom") else 40
     numbers = range(1, min(steps[kind], most) + 1)
     nodes = [(number, make(fleet, bcd, tmp_path / f"{kind}{number}")) for number in numbers]
     time.sleep(LIFETIME + 1.1)
