@@ -1,6 +1,8 @@
 """The control plane under pressure: a full disk, nodes that do not read, nodes that send too fast."""
 
+import concurrent.futures
 import contextlib
+import json
 import pathlib
 import subprocess
 import time
@@ -8,7 +10,7 @@ import time
 import grpc
 import pytest
 from gateway_api import call
-from lab import ControlPlane, wait_for
+from lab import ControlPlane, program, running, wait_for
 from peer import protos
 from peer.node import Journal
 from peer.test_python_node import node_of
@@ -199,3 +201,45 @@ def test_a_session_costs_little_memory(dev):
     for session in sessions:
         session.close()
     assert each < 100 * 1024
+
+
+@pytest.fixture
+def quiet(better_compute, tmp_path):
+    """A control plane that expects no heartbeat while a test lasts."""
+    with running(better_compute, tmp_path / "quiet", "--heartbeat", "10m") as control_plane:
+        yield control_plane
+
+
+def test_a_thousand_sessions_cost_as_little_each(quiet):
+    """The sessions of one program, each with a key and an address of its own, after their first event."""
+    load = program("GATEWAY_LOAD", "target/operator/examples/gateway_load")
+    holding = []
+
+    def token(_):
+        made, answer = call(quiet, "POST", "tokens", {"pool": "pool_tests", "site": "dev", "role": "node"})
+        assert made == 201, answer
+        return answer["token"]
+
+    def tokens(count):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(pool.map(token, range(count)))
+
+    try:
+        for count in (200, 800):
+            given = "\n".join(tokens(count)) + "\n\n"
+            before = resident(quiet.process)
+            process = subprocess.Popen(
+                [load, "hold", quiet.gateway, quiet.dir / "node/join-encryption.jwk"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            holding.append(process)
+            process.stdin.write(given)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline()) == {"sessions": count, "failed": 0}
+        each = (resident(quiet.process) - before) / count
+        print(f"{each / 1024:.0f} KiB a session")
+        assert each < 100 * 1024
+    finally:
+        for process in holding:
+            process.kill()
+            process.wait()
+

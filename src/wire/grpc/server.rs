@@ -516,7 +516,9 @@ where
         .max_concurrent_reset_streams(32)
         .max_local_error_reset_streams(Some(64));
     let handshake = builder.handshake::<_, Bytes>(Watched::new(io, true));
-    let mut connection = match rt::timeout(limits.preface, handshake).await {
+    // On the heap: the task of a connection is not to hold what it needed at its beginning.
+    let handshake = Box::pin(rt::timeout(limits.preface, handshake));
+    let mut connection = match handshake.await {
         Ok(shaken) => shaken.map_err(ServeError::Http2)?,
         Err(_) => return Err(ServeError::PrefaceTimedOut(limits.preface)),
     };

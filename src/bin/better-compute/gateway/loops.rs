@@ -178,9 +178,11 @@ async fn serve(
         turn,
     } = accepted;
     let socket = TcpStream::from_std(socket).map_err(|error| bcd::cli::chain(&error))?;
-    let shaken = rt::tls::server(socket, config, HANDSHAKE).await;
+    // On the heap both: what a future holds, it holds once more for each future it is handed on to, for
+    // as long as the connection lasts.
+    let shaken = Box::pin(rt::tls::server(socket, config, HANDSHAKE)).await;
     drop(turn);
-    let stream = shaken.map_err(|error| bcd::cli::chain(&error))?;
+    let stream = Box::new(shaken.map_err(|error| bcd::cli::chain(&error))?);
     let peer = Peer {
         address: Some(address),
         certificates: stream.peer_certificates().to_vec(),
