@@ -46,6 +46,8 @@ bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
 	@cargo build --locked --quiet $(OPERATOR) --example journal_load
 	@$(VENV)/bin/python benches/join_vs_curl.py
 	@$(VENV)/bin/python benches/journal_vs_sqlite.py
+	@CARGO_PROFILE_OPERATOR_OPT_LEVEL=2 cargo build --locked --quiet $(OPERATOR) --bin better-compute --example gateway_load
+	@$(VENV)/bin/python benches/joins_vs_crypto.py
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (60)

@@ -226,8 +226,8 @@ pub struct Question {
 }
 
 enum What {
-    Join(Asked),
-    Renew(renewal::Asked),
+    Join(Box<Asked>),
+    Renew(Box<renewal::Asked>),
 }
 
 /// What was decided, durably, and is to be signed.
@@ -403,8 +403,8 @@ impl Keys {
         now_ms: i64,
     ) -> Result<Question, Refusal> {
         let asked = match call {
-            Call::Join => What::Join(self.read_join(request)?),
-            Call::Renew => What::Renew(renewal::read(request)?),
+            Call::Join => What::Join(Box::new(self.read_join(request)?)),
+            Call::Renew => What::Renew(Box::new(renewal::read(request)?)),
         };
         Ok(Question {
             asked,

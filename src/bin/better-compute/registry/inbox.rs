@@ -181,10 +181,8 @@ impl Records {
                     session_id,
                 },
                 _,
-            ) => {
-                if seen_in(&self.seen, &node_id, &session_id).is_some() {
-                    self.seen.remove(&node_id);
-                }
+            ) if seen_in(&self.seen, &node_id, &session_id).is_some() => {
+                self.seen.remove(&node_id);
             }
             _ => {}
         }
