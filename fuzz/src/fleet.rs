@@ -16,6 +16,7 @@ use bcd::proto::{
 };
 use better_compute::api::Api;
 use better_compute::api::rotations::{NotRotated, Rotations};
+use better_compute::api::websocket::Bridge;
 use better_compute::gateway::{Gateway, Settings};
 use better_compute::ids;
 use better_compute::joinservice::{
@@ -173,6 +174,8 @@ impl Fleet {
             signer,
             waiting: Cell::new(0),
             rotations: Rc::new(NoRotations(self.public.clone())),
+            // No input gets as far as the port behind it.
+            bridge: Rc::new(Bridge::new(([127, 0, 0, 1], 9).into())),
         }
     }
 
