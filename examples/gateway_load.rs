@@ -207,6 +207,7 @@ fn machines(jwk: &str) -> Result<Vec<Machine>, Failure> {
             role: Role::NODE,
             site: "",
             node_id: "",
+            discovery: None,
         };
         let facts = Facts {
             hostname: format!("load-{}", machines.len()),

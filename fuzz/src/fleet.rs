@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bcd::config::mac::Mac;
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::key::NodeKey;
 use bcd::crypto::{csr, digest, hpke, jwk};
@@ -24,10 +25,12 @@ use better_compute::joinservice::{
 };
 use better_compute::pki::{Bundle, Kind, Lock, Private, Public, Step};
 use better_compute::registry::{self, Answer, now_ms};
-use better_compute::store::{Laggards, NewToken, Store};
+use better_compute::store::{Laggards, NewSiteKey, NewToken, Store};
 
 /// After so many inputs a fleet is made anew.
 const INPUTS: usize = 4096;
+/// The machine that has a token.
+pub const MAC: Mac = Mac([0x3c, 0xec, 0xef, 0, 0, 1]);
 const HOUR_MS: i64 = 3_600_000;
 /// The token of every API here.
 pub const ADMIN: &str = "bcadm_fuzz";
@@ -71,6 +74,10 @@ pub struct Fleet {
     pub token_id: String,
     pub token: Vec<u8>,
     pub used_token: Vec<u8>,
+    /// A token of the machine with [`MAC`], and the key of its site.
+    pub machine_token_id: String,
+    pub machine_token: Vec<u8>,
+    pub site_key: NodeKey,
     inputs: Cell<usize>,
 }
 
@@ -101,10 +108,22 @@ impl Fleet {
             token_id: String::new(),
             token: Vec::new(),
             used_token: Vec::new(),
+            machine_token_id: String::new(),
+            machine_token: Vec::new(),
+            site_key: NodeKey::generate().expect("a key"),
             inputs: Cell::new(0),
         };
-        (_, fleet.used_token) = fleet.mint();
-        (fleet.token_id, fleet.token) = fleet.mint();
+        (_, fleet.used_token) = fleet.mint(None);
+        (fleet.token_id, fleet.token) = fleet.mint(None);
+        (fleet.machine_token_id, fleet.machine_token) = fleet.mint(Some(MAC));
+        let key = NewSiteKey {
+            spki_sha256: fleet.site_key.pin().0,
+            spki: &fleet.site_key.spki_der(),
+            site: "fsn1",
+            name: "",
+            added_at_ms: now_ms(),
+        };
+        fleet.store().add_site_key(&key).expect("a key is kept");
         let request = JoinRequest {
             attestor: "join-token".to_owned(),
             role: Role::NODE,
@@ -179,15 +198,19 @@ impl Fleet {
         }
     }
 
-    fn mint(&self) -> (String, Vec<u8>) {
+    fn mint(&self, mac: Option<Mac>) -> (String, Vec<u8>) {
         let minted = token::mint(now_ms());
         let token = NewToken {
             id: &minted.id,
             digest: minted.digest,
-            role: Role::NODE.0,
+            role: match mac {
+                None => Role::NODE.0,
+                Some(_) => Role::RAMDISK.0,
+            },
             pool: "pool_a",
             site: "fsn1",
-            allow_reclaim: true,
+            mac,
+            allow_reclaim: mac.is_none(),
             created_at_ms: now_ms(),
             expires_at_ms: now_ms() + 24 * HOUR_MS,
         };

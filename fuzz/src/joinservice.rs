@@ -6,8 +6,12 @@ use std::rc::Rc;
 use bcd::crypto::certificate::Certificate;
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::{csr, digest};
-use bcd::proto::{JoinRequest, JoinRequestCredential, Message, RenewRequest, Renewal};
+use bcd::proto::{
+    DiscoveryAssertion, HardwareClaims, JoinRequest, JoinRequestCredential, Message, RenewRequest,
+    Renewal, Role,
+};
 use better_compute::joinservice::{Call, JoinService, Refusal};
+use better_compute::registry::now_ms;
 
 use super::fleet::{self, Fleet};
 
@@ -25,8 +29,8 @@ thread_local! {
     static PLACE: RefCell<Option<Rc<Place>>> = const { RefCell::new(None) };
 }
 
-/// The first byte says what the rest is: a join or a renewal as it comes, or one whose signatures and
-/// seals hold around what the rest says.
+/// The first byte says what the rest is: a join or a renewal as it comes, one whose signatures and
+/// seals hold around what the rest says, or a site's assertion.
 pub fn run(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;
@@ -40,11 +44,12 @@ pub fn run(data: &[u8]) {
             Place { fleet, service }
         },
     );
-    match first % 4 {
+    match first % 5 {
         0 => judge(&place, rest, false),
         1 => judge(&place, rest, true),
         2 => sealed(&place, rest),
-        _ => signed(&place, rest),
+        3 => signed(&place, rest),
+        _ => asserted(&place, rest),
     }
 }
 
@@ -81,9 +86,44 @@ fn signed(place: &Place, rest: &[u8]) {
     let signed = envelope::sign(payload, Purpose::Renewal, &fleet.node_key).expect("a signature");
     let request = RenewRequest {
         signed: Some(signed),
-        ..RenewRequest::default()
     };
     judge(place, &request.encode_to_vec(), true);
+}
+
+/// A join by discovery whose assertion the site's own key signed; what is left empty is filled in as it is good.
+fn asserted(place: &Place, rest: &[u8]) {
+    let fleet = &place.fleet;
+    let mut payload = rest.to_vec();
+    if let Ok(mut said) = DiscoveryAssertion::decode(rest) {
+        if said.site.is_empty() {
+            said.site = "fsn1".to_owned();
+        }
+        if said.mac.is_empty() {
+            said.mac = fleet::MAC.0.to_vec();
+        }
+        if said.token_id.is_empty() {
+            said.token_id = fleet.machine_token_id.clone();
+        }
+        if said.signed_at_ms == 0 {
+            said.signed_at_ms = now_ms();
+        }
+        payload = said.encode_to_vec();
+    }
+    let purpose = Purpose::DiscoveryAssertion;
+    let signed = envelope::sign(payload, purpose, &fleet.site_key).expect("a signature");
+    let request = JoinRequest {
+        attestor: "discovery".to_owned(),
+        role: Role::RAMDISK,
+        credential: Some(fleet.seal(&fleet.csr, &fleet.machine_token)),
+        csr: fleet.csr.clone(),
+        discovery_assertion: Some(signed),
+        claims: Some(HardwareClaims {
+            boot_mac: fleet::MAC.to_string(),
+            ..HardwareClaims::default()
+        }),
+        ..JoinRequest::default()
+    };
+    judge(place, &request.encode_to_vec(), false);
 }
 
 fn judge(place: &Place, request: &[u8], renewal: bool) {

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 
 pub mod api;
 pub mod base64;
+pub mod boot_parameters;
 pub mod certificate;
 pub mod cmdline;
 pub mod command;
@@ -88,7 +89,7 @@ macro_rules! targets {
 }
 
 targets! {
-    api base64 certificate cmdline command config contract cpio csr dhcp dns doctor_texts elf
+    api base64 boot_parameters certificate cmdline command config contract cpio csr dhcp dns doctor_texts elf
     envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
     http_request identity inhibitors intake join_answer join_token joinservice journal json jwk
     machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key

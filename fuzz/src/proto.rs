@@ -22,6 +22,7 @@ messages! {
     CommandUpdate
     Cpu
     DaemonSection
+    DiscoveryAssertion
     Disk
     Drain
     Envelope

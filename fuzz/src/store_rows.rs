@@ -157,6 +157,9 @@ fn run_on(whole: &Whole, data: &[u8]) {
     let (node, token) = (&fleet.node_id, &fleet.token_id);
     for target in [
         "tokens".to_owned(),
+        "site-keys".to_owned(),
+        "machines".to_owned(),
+        format!("machines/{}", super::fleet::MAC),
         format!("tokens/{token}"),
         format!("nodes/{node}"),
         format!("nodes/{node}/facts"),

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use bcd::config::cmdline::CommandLine;
+use bcd::config::mac::Mac;
 
 /// A static configuration: the kernel's `ip=` (Documentation/admin-guide/nfs/nfsroot.rst).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,7 @@ impl Options {
             }
         }
         if let Some(value) = options.take(line, "BOOTIF") {
-            options.bootif = bootif(&value);
+            options.bootif = Mac::parse(&value).map(|mac| mac.0);
             if options.bootif.is_none() {
                 options.complain("BOOTIF", &value, "every NIC is tried");
             }
@@ -123,24 +124,6 @@ fn is_interface(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_graphic() && b != b'/' && b != b':')
-}
-
-/// `01-52-54-00-12-34-56`, the type of hardware first (PXELINUX), or a plain address.
-fn bootif(value: &str) -> Option<[u8; 6]> {
-    let parts: Vec<&str> = value.split(['-', ':']).collect();
-    let parts = match parts.as_slice() {
-        ["01", rest @ ..] if rest.len() == 6 => rest,
-        all => all,
-    };
-    let mut mac = [0; 6];
-    if parts.len() != mac.len() {
-        return None;
-    }
-    for (byte, text) in mac.iter_mut().zip(parts) {
-        let fine = text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        *byte = u8::from_str_radix(text, 16).ok().filter(|_| fine)?;
-    }
-    (mac != [0; 6]).then_some(mac)
 }
 
 /// `5`, or `NAME:DEVICE` with the id at the name's end (`vlan5:eth0`, `eth0.5:eth0`), as dracut has it.

@@ -18,6 +18,7 @@ use self::machine::{Event, State, Step};
 pub use self::verdict::{Accepted, Expected, Refused, is_node_id, role_word};
 pub(super) use self::verdict::{judge, role_named};
 use super::gateway::Gateway;
+use crate::config::mac::Mac;
 use crate::crypto::digest::sha256;
 use crate::crypto::gateway_verifier::Failure;
 use crate::crypto::jwk::PublicKey;
@@ -25,8 +26,8 @@ use crate::crypto::key::{self, NodeKey};
 use crate::crypto::{csr, hpke};
 use crate::facts::nics;
 use crate::proto::{
-    Facts, HardwareClaims, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome,
-    Role, SealedToken, join_service,
+    Envelope, Facts, HardwareClaims, JoinRequest, JoinRequestCredential, JoinResponse,
+    JoinResponseOutcome, NetworkInterface, Role, SealedToken, join_service,
 };
 use crate::rt::{self, tls::TlsError};
 use crate::sys::{clock, random};
@@ -55,6 +56,16 @@ pub struct Asked<'a> {
     pub site: &'a str,
     /// The node this machine claims to be, or empty.
     pub node_id: &'a str,
+    /// The attestor discovery, with this; `None`: the attestor join-token.
+    pub discovery: Option<Discovery<'a>>,
+}
+
+/// What a ramdisk has besides its token.
+pub struct Discovery<'a> {
+    /// The site agent's word that this machine boots now.
+    pub assertion: &'a Envelope,
+    /// The NIC it booted from, as far as the boot loader said.
+    pub boot_nic: Option<Mac>,
 }
 
 /// Why a request could not be made.
@@ -77,8 +88,16 @@ pub fn request(
 ) -> Result<JoinRequest, RequestError> {
     let csr = csr::build(key).map_err(RequestError::Csr)?;
     let sealed = hpke::seal(recipient, INFO, &sha256(&csr), token).map_err(RequestError::Seal)?;
+    let mut attestor = "join-token";
+    let mut claims = claims(facts);
+    let mut assertion = None;
+    if let Some(discovery) = &asked.discovery {
+        attestor = "discovery";
+        claims.0.boot_mac = nics::boot_mac(&claims.1, discovery.boot_nic);
+        assertion = Some(discovery.assertion.clone());
+    }
     Ok(JoinRequest {
-        attestor: "join-token".to_owned(),
+        attestor: attestor.to_owned(),
         role: asked.role,
         site: asked.site.to_owned(),
         csr,
@@ -87,16 +106,18 @@ pub fn request(
             enc: sealed.enc.to_vec(),
             ciphertext: sealed.ciphertext,
         })),
-        claims: Some(claims(facts)),
+        claims: Some(claims.0),
         daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
         node_id: asked.node_id.to_owned(),
+        discovery_assertion: assertion,
     })
 }
 
-fn claims(facts: Facts) -> HardwareClaims {
+/// The claims, and the interfaces they were made of.
+fn claims(facts: Facts) -> (HardwareClaims, Vec<NetworkInterface>) {
     let firmware = facts.firmware.unwrap_or_default();
     let kernel = facts.kernel.unwrap_or_default();
-    HardwareClaims {
+    let claims = HardwareClaims {
         hostname: facts.hostname,
         machine_id: facts.machine_id,
         system_vendor: firmware.system_vendor,
@@ -109,7 +130,9 @@ fn claims(facts: Facts) -> HardwareClaims {
         cpus: facts.cpu.map_or(0, |cpu| cpu.threads),
         memory_bytes: facts.memory_bytes,
         has_tpm: facts.has_tpm,
-    }
+        boot_mac: String::new(),
+    };
+    (claims, facts.interfaces)
 }
 
 /// What is worth telling while a join goes on.

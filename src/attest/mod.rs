@@ -7,6 +7,7 @@
     clippy::panic
 )]
 
+pub mod boot_parameters;
 pub mod bootstrap;
 pub mod gateway;
 pub mod join;

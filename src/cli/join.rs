@@ -7,12 +7,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use self::terms::{Going, Terms};
+pub(super) use self::terms::Going;
+use self::terms::Terms;
 use super::flags::{Args, Command, Flag};
 use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, take_proxy, warn};
 use crate::attest::gateway;
 use crate::attest::join::{self, Accepted, Asked, Expected, Notice, is_node_id};
-use crate::attest::join_token::{self, TokenFile};
+use crate::attest::join_token::{self, JoinToken, TokenFile};
 use crate::config::Config;
 use crate::crypto::key::NodeKey;
 use crate::facts;
@@ -148,7 +149,7 @@ fn already(
 }
 
 /// The directory for this process alone. `bcd node` takes it for an instant now and then.
-fn lock(store: &Store) -> Result<Lock, Failure> {
+pub(super) fn lock(store: &Store) -> Result<Lock, Failure> {
     let mut tries = 0;
     loop {
         match store.dir().lock() {
@@ -171,7 +172,12 @@ fn options(args: &Args) -> Result<Options<'_>, Failure> {
     };
     match args.value("attestor").unwrap_or("join-token") {
         "join-token" => {}
-        known @ ("tpm" | "discovery" | "provisioned") => {
+        "discovery" => {
+            return Err(Failure::refused(
+                "a machine joins by discovery as it boots: bcd ramdisk, which the ramdisk's init runs",
+            ));
+        }
+        known @ ("tpm" | "provisioned") => {
             return Err(Failure::refused(format!(
                 "the attestor {known} is not in this build yet; join with a token, or install a newer bcd"
             )));
@@ -267,44 +273,10 @@ fn attempt(
         role: options.role,
         site: &going.site,
         node_id: options.node_id,
+        discovery: None,
     };
-    let request = join::request(
-        &asked,
-        &key,
-        token.as_str().as_bytes(),
-        &going.encryption_key,
-        facts::collect_claims(),
-    )
-    .map_err(Failure::failed)?;
-    drop(token);
-
-    let node_key = key.spki_der();
-    let expected = Expected {
-        csr: &request.csr,
-        node_key: &node_key,
-        role: options.role,
-        site: &going.site,
-        spiffe_id: None,
-        trust: &Trust::of(Configured {
-            serving_ca: going.serving_ca,
-            join_signing: going.signing,
-        }),
-        build_time_ms: clock::build_time_ms(),
-    };
-    let tls = gateway::tls(vec![going.serving_ca], || clock::trusted_ms(0), None)
-        .map_err(Failure::failed)?;
-    let mut watch = notice;
-    let run = join::run(
-        &going.gateway,
-        &tls,
-        &request,
-        &expected,
-        options.patience,
-        &mut watch,
-    );
-    let accepted = block_on(run)?.map_err(|error| refusal(terms, &going, &error))?;
-
-    let identity = identity(&accepted);
+    let identity = ask(&going, &asked, &key, token, options.patience, &mut notice)?
+        .map_err(|error| refusal(terms, &going, &error))?;
     let kept = |error: StoreError| {
         let remedy = error.remedy().unwrap_or("mend that");
         failed(
@@ -325,8 +297,46 @@ fn attempt(
     Ok(identity)
 }
 
+/// Asks until there is an answer, and gives the identity that a good one makes; nothing is stored yet.
+pub(super) fn ask(
+    going: &Going,
+    asked: &Asked<'_>,
+    key: &NodeKey,
+    token: JoinToken,
+    patience: Duration,
+    notice: &mut dyn FnMut(&Notice<'_>),
+) -> Result<Result<Identity, join::Error>, Failure> {
+    let request = join::request(
+        asked,
+        key,
+        token.as_str().as_bytes(),
+        &going.encryption_key,
+        facts::collect_claims(),
+    )
+    .map_err(Failure::failed)?;
+    drop(token);
+
+    let node_key = key.spki_der();
+    let expected = Expected {
+        csr: &request.csr,
+        node_key: &node_key,
+        role: asked.role,
+        site: asked.site,
+        spiffe_id: None,
+        trust: &Trust::of(Configured {
+            serving_ca: going.serving_ca,
+            join_signing: going.signing,
+        }),
+        build_time_ms: clock::build_time_ms(),
+    };
+    let tls = gateway::tls(vec![going.serving_ca], || clock::trusted_ms(0), None)
+        .map_err(Failure::failed)?;
+    let run = join::run(&going.gateway, &tls, &request, &expected, patience, notice);
+    Ok(block_on(run)?.map(|accepted| identity(&accepted)))
+}
+
 /// The key of a join that was cut off, or a new one; on the disk when this returns.
-fn key(store: &Store, state: State) -> Result<NodeKey, Failure> {
+pub(super) fn key(store: &Store, state: State) -> Result<NodeKey, Failure> {
     if let State::Damaged(damage) = &state {
         warn("bcd join", &format!("{}; it is moved aside", said(damage)));
         for moved in store.set_aside(damage, clock::wall_ms()).map_err(stored)? {
@@ -453,12 +463,12 @@ fn failed(error: &dyn std::error::Error, remedy: &str) -> Failure {
 }
 
 /// An error with its causes, bounded: a peer may have sent any part of it.
-fn said(error: &dyn std::error::Error) -> String {
+pub(super) fn said(error: &dyn std::error::Error) -> String {
     short(&chain(error))
 }
 
 /// `text`, at most some lines of a terminal long, without what rearranges one.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     const LONGEST: usize = 1000;
     let invisible = |c: &char| {
         c.is_control()

@@ -14,6 +14,7 @@ mod facts;
 mod join;
 mod journal;
 mod node;
+mod ramdisk;
 mod status;
 mod version;
 
@@ -52,6 +53,7 @@ pub static BCD: Command = Command::group(
         join::COMMAND,
         journal::COMMAND,
         node::COMMAND,
+        ramdisk::COMMAND,
         status::COMMAND,
         version::COMMAND,
     ],

@@ -48,6 +48,11 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         log::event(Level::Warn, "node.config_open_to_others", &fields);
     }
     let (store, joined) = identity(&config)?;
+    agent(config, store, joined)
+}
+
+/// The agent of a machine that has joined, until a signal ends it: `bcd node`'s and `bcd ramdisk`'s.
+pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<ExitCode, Failure> {
     let node_id = joined.identity.node_id.clone();
     let mut start = vec![
         ("node", Value::Text(&node_id)),

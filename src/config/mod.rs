@@ -14,6 +14,7 @@
 
 pub mod cmdline;
 pub mod fresh;
+pub mod mac;
 pub mod spelling;
 pub mod toml;
 pub mod values;

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::tree::{Tree, clean};
 use super::{Area, Problems};
+use crate::config::mac::Mac;
 use crate::proto::NetworkInterface;
 use crate::sys::netlink::{
     Message, NetlinkError, RTM_GETADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, Step, attributes,
@@ -317,6 +318,24 @@ pub fn card_macs(interfaces: &[NetworkInterface], max: usize) -> Vec<String> {
     macs
 }
 
+/// The MAC of the card that the machine booted from: `named` by the boot loader, if it has such a
+/// card, else the one with an address on it or on what stands upon it. Empty when neither is there.
+pub fn boot_mac(interfaces: &[NetworkInterface], named: Option<Mac>) -> String {
+    let cards = || interfaces.iter().filter(|one| one.kind == "physical");
+    if let Some(named) = named {
+        let text = named.to_string();
+        if cards().any(|card| card.mac == text || card.permanent_mac == text) {
+            return text;
+        }
+    }
+    // A VLAN or a bond has the address of a card of its own.
+    let card = interfaces
+        .iter()
+        .filter(|one| !one.addresses.is_empty())
+        .find_map(|one| cards().find(|card| card.mac == one.mac));
+    card.map_or_else(String::new, |card| card.mac.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tree::tests::Fixture;
@@ -540,5 +559,37 @@ mod tests {
         let macs = card_macs(&interfaces, 64);
         assert_eq!(macs, ["aa:bb:cc:00:00:01", "aa:bb:cc:00:00:02"]);
         assert_eq!(card_macs(&interfaces, 1).len(), 1);
+    }
+
+    #[test]
+    fn the_boot_card_is_the_named_one_else_the_one_with_the_network() {
+        let one = |kind: &str, mac: &str, address: &str| NetworkInterface {
+            kind: kind.to_owned(),
+            mac: mac.to_owned(),
+            addresses: Some(address.to_owned())
+                .filter(|address| !address.is_empty())
+                .into_iter()
+                .collect(),
+            ..NetworkInterface::default()
+        };
+        let (first, second) = ("aa:bb:cc:00:00:01", "aa:bb:cc:00:00:02");
+        let mut interfaces = vec![
+            one("loopback", "", "127.0.0.1/8"),
+            one("physical", first, ""),
+            one("physical", second, ""),
+            one("vlan", second, "192.0.2.1/24"),
+        ];
+        assert_eq!(boot_mac(&interfaces, Mac::parse(first)), first);
+        assert_eq!(boot_mac(&interfaces, None), second);
+        // A name that no card has is no answer.
+        assert_eq!(
+            boot_mac(&interfaces, Mac::parse("aa:bb:cc:00:00:03")),
+            second
+        );
+        interfaces.pop();
+        assert_eq!(boot_mac(&interfaces, None), "");
+        interfaces[1].mac = second.to_owned();
+        interfaces[1].permanent_mac = first.to_owned();
+        assert_eq!(boot_mac(&interfaces, Mac::parse(first)), first);
     }
 }

@@ -152,7 +152,7 @@ def test_expired_revoked_used_and_unknown_tokens_are_told_apart(fleet, machine):
         (["--role", "king"], "--role must be"),
         (["--node-id", "node_1"], "--node-id must be"),
         (["--attestor", "tpm"], "not in this build yet"),
-        (["--attestor", "discovery"], "not in this build yet"),
+        (["--attestor", "discovery"], "a machine joins by discovery as it boots"),
         (["--attestor", "magic"], "--attestor must be"),
         (["--timeout", "0"], "--timeout must be"),
         (["--yes"], "--yes confirms --reset"),

@@ -7,6 +7,7 @@
 //! The modules are public for fuzz/, which has these sources as a library (Cargo.toml beside this file).
 
 pub mod api;
+pub mod bootparams;
 pub mod cli;
 pub mod contract;
 pub mod dev;

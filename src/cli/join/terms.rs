@@ -36,7 +36,7 @@ pub(super) enum Terms {
 }
 
 /// What the calls need of the terms.
-pub(super) struct Going {
+pub(in crate::cli) struct Going {
     pub gateway: Gateway,
     pub site: String,
     pub serving_ca: Pin,

@@ -41,6 +41,14 @@ pub static REMEDIES: &[(&str, &str)] = &[
         "journal.events_dropped",
         "see that the control plane stores events; they wait here up to the caps of [journal]",
     ),
+    (
+        "join.deferred",
+        "nothing: the control plane has not decided yet; it is asked again by itself",
+    ),
+    (
+        "join.failed",
+        "check that this machine reaches the gateway: address, route, name servers; it is tried again by itself",
+    ),
     ("journal.fault", DISK),
     (
         "journal.mode_corrected",

@@ -1,5 +1,5 @@
-//! The control plane's HTTP API: the well-known document and the downloads for machines; tokens, nodes,
-//! commands, specs and events for operators.
+//! The control plane's HTTP API: the well-known document and the downloads for machines; tokens, site keys,
+//! machines, nodes, commands, specs and events for operators.
 //!
 //! Promises: everything but the document and the downloads needs the admin token, which is compared in
 //! constant time; what an answer acknowledges is durable; every error is JSON with a code and one line.
@@ -15,9 +15,11 @@
 mod commands;
 pub mod downloads;
 mod events;
+mod machines;
 mod operator;
 pub mod query;
 pub mod rotations;
+mod sites;
 mod specs;
 pub mod views;
 pub mod websocket;

@@ -1,6 +1,9 @@
-//! The operator's half of the API, under `{basePath}/v1`: its routes, tokens and nodes.
+//! The operator's half of the API, under `{basePath}/v1`: its routes, tokens and nodes. Site keys, machines, commands,
+//! specs and events have files of their own.
 
+use bcd::config::mac::Mac;
 use bcd::crypto::json;
+use bcd::proto::Role;
 use bcd::wire::http1::server::{Answer, Request};
 use nanoserde::{DeJson, SerJson};
 
@@ -43,6 +46,15 @@ impl Api {
                 })
                 .await?;
                 self.show_token(id).await
+            }
+            ("GET" | "HEAD", (Some("site-keys"), None, ..)) => self.list_site_keys().await,
+            ("POST", (Some("site-keys"), None, ..)) => self.add_site_key(&request.body).await,
+            ("POST", (Some("site-keys"), Some(id), Some("revoke"), None)) => {
+                self.revoke_site_key(id).await
+            }
+            ("GET" | "HEAD", (Some("machines"), None, ..)) => self.list_machines().await,
+            ("GET" | "HEAD", (Some("machines"), Some(mac), None, _)) => {
+                self.show_machine(mac).await
             }
             ("GET" | "HEAD", (Some("pki"), Some("rotations"), None, _)) => {
                 self.list_rotations().await
@@ -102,7 +114,13 @@ impl Api {
                 Err(Refused::method("GET or POST"))
             }
             (_, (Some("nodes"), Some(_), Some("commands"), None)) => Err(Refused::method("POST")),
-            (_, (Some("tokens"), None, ..)) => Err(Refused::method("GET or POST")),
+            (_, (Some("tokens") | Some("site-keys"), None, ..)) => {
+                Err(Refused::method("GET or POST"))
+            }
+            (_, (Some("site-keys"), Some(_), Some("revoke"), None)) => Err(Refused::method("POST")),
+            (_, (Some("machines"), None, ..)) | (_, (Some("machines"), Some(_), None, _)) => {
+                Err(Refused::method("GET"))
+            }
             (_, (Some("tokens"), Some(_), Some("revoke"), None)) => Err(Refused::method("POST")),
             (_, (Some("nodes"), None, ..)) => Err(Refused::method("GET")),
             (_, (Some("nodes"), Some(_), None, _)) => Err(Refused::method("GET or DELETE")),
@@ -125,8 +143,28 @@ impl Api {
         if !ids::is_chosen(&asked.site) {
             return Err(Refused::invalid(format!("site {rule}")));
         }
-        let role = role_named(asked.role.as_deref().unwrap_or("node"))
+        let mac = match &asked.mac {
+            None => None,
+            Some(text) => Some(Mac::parse(text).ok_or_else(|| {
+                Refused::invalid(
+                    "mac is the address of one network card, such as 52:54:00:12:34:56",
+                )
+            })?),
+        };
+        let default = if mac.is_some() { "ramdisk" } else { "node" };
+        let role = role_named(asked.role.as_deref().unwrap_or(default))
             .ok_or_else(|| Refused::invalid("role is one of node, site and ramdisk"))?;
+        if mac.is_some() && role != Role::RAMDISK.0 {
+            return Err(Refused::invalid(
+                "a token with a mac is for discovery, whose role is ramdisk",
+            ));
+        }
+        let allow_reclaim = asked.allow_reclaim.unwrap_or(false);
+        if mac.is_some() && allow_reclaim {
+            return Err(Refused::invalid(
+                "a token with a mac has no allowReclaim: each boot of a ramdisk is a new node",
+            ));
+        }
         let ttl = asked.ttl_seconds.unwrap_or(TTL_DEFAULT_SECONDS);
         if !(1..=TTL_MAX_SECONDS).contains(&ttl) {
             return Err(Refused::invalid("ttl is from 1s to 30d"));
@@ -139,15 +177,16 @@ impl Api {
             role: role_name(role).unwrap_or("unknown").to_owned(),
             pool: asked.pool,
             site: asked.site,
-            allow_reclaim: asked.allow_reclaim.unwrap_or(false),
+            allow_reclaim,
             expires_at_ms: now + ttl * 1000,
+            mac: mac.map(|mac| mac.to_string()),
         };
         let (id, pool, site) = (
             created.id.clone(),
             created.pool.clone(),
             created.site.clone(),
         );
-        let (digest, allow_reclaim) = (minted.digest, created.allow_reclaim);
+        let digest = minted.digest;
         let expires_at_ms = created.expires_at_ms;
         self.registry
             .with(move |records| {
@@ -157,6 +196,7 @@ impl Api {
                     role,
                     pool: &pool,
                     site: &site,
+                    mac,
                     allow_reclaim,
                     created_at_ms: now,
                     expires_at_ms,

@@ -22,6 +22,8 @@ pub struct CreateToken {
     pub ttl_seconds: Option<i64>,
     #[nserde(rename = "allowReclaim")]
     pub allow_reclaim: Option<bool>,
+    /// For the attestor discovery: the machine it is for, which joins as `ramdisk`.
+    pub mac: Option<String>,
 }
 
 /// The answer to a creation: the only time the token is shown.
@@ -36,6 +38,61 @@ pub struct CreatedToken {
     pub allow_reclaim: bool,
     #[nserde(rename = "expiresAtMs")]
     pub expires_at_ms: i64,
+    pub mac: Option<String>,
+}
+
+/// A site's key to be registered.
+#[derive(DeJson, SerJson)]
+pub struct AddSiteKey {
+    pub site: String,
+    /// What operators call it.
+    pub name: Option<String>,
+    /// SubjectPublicKeyInfo, DER in base64.
+    #[nserde(rename = "publicKey")]
+    pub public_key: String,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct SiteKeys {
+    pub keys: Vec<SiteKeyView>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct SiteKeyView {
+    pub pin: String,
+    pub site: String,
+    pub name: String,
+    #[nserde(rename = "addedAtMs")]
+    pub added_at_ms: i64,
+    #[nserde(rename = "revokedAtMs")]
+    pub revoked_at_ms: Option<i64>,
+}
+
+#[derive(DeJson, SerJson)]
+pub struct Machines {
+    pub machines: Vec<MachineView>,
+}
+
+/// A machine in a list: its last boot's node, and of its hardware what fits.
+#[derive(Default, DeJson, SerJson)]
+pub struct MachineView {
+    /// Its token was for this one.
+    pub mac: String,
+    /// How often it joined.
+    pub boots: i64,
+    pub node: NodeView,
+    pub product: String,
+    pub serial: String,
+    /// `uefi` or `bios`; empty until the first facts come, as what follows is 0.
+    #[nserde(rename = "bootMode")]
+    pub boot_mode: String,
+    pub cpus: u32,
+    #[nserde(rename = "memoryBytes")]
+    pub memory_bytes: u64,
+    pub disks: usize,
+    #[nserde(rename = "diskBytes")]
+    pub disk_bytes: u64,
+    pub gpus: usize,
 }
 
 /// A step of a rotation.
@@ -103,6 +160,8 @@ pub struct TokenView {
     pub role: String,
     pub pool: String,
     pub site: String,
+    /// The machine it is for: the attestor discovery.
+    pub mac: Option<String>,
     #[nserde(rename = "allowReclaim")]
     pub allow_reclaim: bool,
     #[nserde(rename = "createdAtMs")]
@@ -143,7 +202,7 @@ pub struct Nodes {
     pub whole: bool,
 }
 
-#[derive(Clone, DeJson, SerJson)]
+#[derive(Clone, Default, DeJson, SerJson)]
 pub struct NodeView {
     pub id: String,
     /// `joining`, `adopting`, `connected` or `disconnected`; `deleted` only in a list of changes.
@@ -214,6 +273,9 @@ pub struct ClaimsView {
     pub memory_bytes: u64,
     #[nserde(rename = "hasTpm")]
     pub has_tpm: bool,
+    /// Of the NIC it booted from.
+    #[nserde(rename = "bootMac")]
+    pub boot_mac: String,
 }
 
 #[derive(Clone, DeJson, SerJson)]
@@ -250,6 +312,7 @@ impl TokenView {
             role: role_text(token.role),
             pool: token.pool.clone(),
             site: token.site.clone(),
+            mac: token.mac.map(|mac| mac.to_string()),
             allow_reclaim: token.allow_reclaim,
             created_at_ms: token.created_at_ms,
             expires_at_ms: token.expires_at_ms,
@@ -329,6 +392,7 @@ impl NodeView {
                 cpus: claims.cpus,
                 memory_bytes: claims.memory_bytes,
                 has_tpm: claims.has_tpm,
+                boot_mac: claims.boot_mac,
             },
             duplicates: duplicates
                 .into_iter()

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bcd::attest::bootstrap;
 use bcd::cli::flags::{Args, Flag};
 use bcd::cli::{Failure, complain};
 use bcd::crypto::{json, pem};
@@ -188,9 +189,27 @@ impl Client {
         rt::block_on(self.ask("GET", path, None))
     }
 
+    /// The well-known document.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn document(&self) -> Result<Vec<u8>, Failure> {
+        let url = self.url.with_path(bootstrap::PATH);
+        rt::block_on(self.ask_for("GET", &url, None)).map_err(Problem::into_failure)
+    }
+
     async fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Result<Vec<u8>, Problem> {
         let base = self.url.path.trim_end_matches('/');
         let url = self.url.with_path(&format!("{base}/v1/{path}"));
+        self.ask_for(method, &url, body).await
+    }
+
+    async fn ask_for(
+        &self,
+        method: &str,
+        url: &Url,
+        body: Option<&str>,
+    ) -> Result<Vec<u8>, Problem> {
         let name = ServerName::try_from(url.host.clone()).map_err(|_| {
             let message = format!("the host in {} is no name", self.named_by);
             Problem::Other(Failure::refused(message))
@@ -202,7 +221,7 @@ impl Client {
         };
         let mut answer = client::send(&Request {
             method,
-            url: &url,
+            url,
             headers: &[
                 ("Authorization", &authorization),
                 ("Content-Type", "application/json"),

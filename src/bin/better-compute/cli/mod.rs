@@ -7,10 +7,12 @@ mod client;
 mod commands;
 mod dev;
 mod events;
+mod machines;
 mod man;
 mod nodes;
 mod pki;
 mod rotate;
+mod sites;
 mod spec;
 mod table;
 mod tokens;
@@ -24,11 +26,13 @@ use bcd::cli::{Failure, completions};
 
 pub static BETTER_COMPUTE: Command = Command::group(
     "better-compute",
-    "the operator's side of a bcd fleet: keys, join tokens, nodes, commands, and a control plane",
+    "the operator's side of a bcd fleet: keys, join tokens, machines, nodes, commands, and a control plane",
     &[
         dev::COMMAND,
         pki::COMMAND,
         tokens::COMMAND,
+        sites::COMMAND,
+        machines::COMMAND,
         nodes::COMMAND,
         commands::COMMAND,
         spec::COMMAND,

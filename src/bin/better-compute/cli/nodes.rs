@@ -178,6 +178,7 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             ("serial", claims.system_serial),
             ("uuid", claims.system_uuid),
             ("macs", claims.macs.join(" ")),
+            ("booted from", claims.boot_mac),
             ("architecture", claimed(claims.architecture)),
             ("kernel", claimed(claims.kernel)),
             ("cpus", claimed(claims.cpus.to_string())),

@@ -24,6 +24,11 @@ pub(super) const COMMAND: Command = Command::group(
                 Flag::value("site", "SITE", "The site it joins at"),
                 Flag::value("role", "ROLE", "node, site or ramdisk (default node)"),
                 Flag::value(
+                    "mac",
+                    "MAC",
+                    "For the attestor discovery: the machine with this NIC, as a ramdisk",
+                ),
+                Flag::value(
                     "ttl",
                     "SPAN",
                     "How long it is good for, 1s to 30d (default 1h)",
@@ -67,6 +72,7 @@ fn create(args: &Args) -> Result<ExitCode, Failure> {
         role: args.value("role").map(str::to_owned),
         ttl_seconds: ttl.map(|ms| ms / 1000),
         allow_reclaim: Some(args.has("allow-reclaim")),
+        mac: args.value("mac").map(str::to_owned),
     };
     let text = Client::new(args)?.call("POST", "tokens", Some(&asked.serialize_json()))?;
     if args.has("json") {
@@ -152,6 +158,7 @@ fn print_token(args: &Args, text: &str) -> Result<ExitCode, Failure> {
     let now = now_ms();
     let attempts = token.attempts.take().unwrap_or_default();
     let reclaim = if token.allow_reclaim { "yes" } else { "no" };
+    let mac = token.mac.take();
     let mut out = table::render(
         &[
             "TOKEN", "STATE", "ROLE", "POOL", "SITE", "EXPIRES", "NODE", "REFUSED",
@@ -159,6 +166,9 @@ fn print_token(args: &Args, text: &str) -> Result<ExitCode, Failure> {
         &[row(token, now)],
     );
     out.push_str(&format!("allow-reclaim: {reclaim}\n"));
+    if let Some(mac) = mac {
+        out.push_str(&format!("discovery of: {mac}\n"));
+    }
     if !attempts.is_empty() {
         let rows: Vec<Vec<String>> = attempts
             .into_iter()

@@ -6,6 +6,7 @@
 //! | `pki.json`, `pki.key` | 0600 | the PKI bundle and the key that opens it |
 //! | `state.db` | 0600 | the database |
 //! | `admin.token` | 0600 | the API's token |
+//! | `site.key` | 0600 | a site agent's key, registered for the site, for `machines boot-params` |
 //! | `serving-ca.pem` | 0644 | the CA of the gateway's and the API's certificates; two while it is rotated |
 //! | `dev.json` | 0600 | where everything is, for programs |
 //! | `node/config.toml` | 0600 | a configuration for bcd on this host |
@@ -14,6 +15,7 @@
 use std::path::Path;
 
 use bcd::config::fresh::FreshConfig;
+use bcd::crypto::key::NodeKey;
 use bcd::crypto::{base64, digest, pem};
 use bcd::sys::fs::Dir;
 use nanoserde::{DeJson, SerJson};
@@ -24,8 +26,11 @@ use crate::api::wellknown;
 use crate::ids;
 use crate::pki::{Bundle, Kind, Lock, PkiError, Private, Public};
 use crate::registry::now_ms;
+use crate::store::{NewSiteKey, Store};
 
 pub const DEV_FILE: &str = "dev.json";
+/// A development site's key.
+pub const SITE_KEY: &str = "site.key";
 pub(super) const ADMIN_TOKEN: &str = "admin.token";
 
 /// Where a running control plane is, as `dev.json` says it.
@@ -85,6 +90,37 @@ pub(super) fn admin_token(dir: &Dir) -> Result<[u8; 32], DevError> {
         )),
         token => Ok(digest::sha256(token)),
     }
+}
+
+/// The development site's key, made on the first start, is one of `site` unless it is another's or revoked.
+pub(super) fn register_site_key(dir: &Dir, store: &Store, site: &str) -> Result<(), DevError> {
+    let key = match dir.read_optional(SITE_KEY, 16 * 1024)? {
+        Some(text) => {
+            let text = Zeroizing::new(text);
+            let key = std::str::from_utf8(&text)
+                .ok()
+                .and_then(|text| NodeKey::from_pem(text).ok());
+            key.ok_or(DevError::Unusable(
+                "site.key is no P-256 key in PEM: remove it, and the next start makes a new one",
+            ))?
+        }
+        None => {
+            let key = NodeKey::generate()
+                .map_err(|_| DevError::Unusable("there is no randomness to make site.key"))?;
+            dir.write_atomic(SITE_KEY, key.to_pem().as_bytes(), 0o600)?;
+            key
+        }
+    };
+    store
+        .add_site_key(&NewSiteKey {
+            spki_sha256: key.pin().0,
+            spki: &key.spki_der(),
+            site,
+            name: "better-compute dev",
+            added_at_ms: now_ms(),
+        })
+        .map(|_| ())
+        .map_err(|error| DevError::Store(dir.join(super::STATE), error))
 }
 
 /// Writes what is for others, `dev.json` last.

@@ -29,7 +29,7 @@ use bcd::sys::log::{self, Level, Value};
 use rustix::process::{Resource, Rlimit};
 
 pub use self::address::Listen;
-pub use self::files::{DEV_FILE, DevFile};
+pub use self::files::{DEV_FILE, DevFile, SITE_KEY};
 use self::rotation::Rotating;
 use self::serving::{Listener, Serving};
 use crate::api::websocket::Bridge;
@@ -178,6 +178,7 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     let path = dir.join(STATE);
     let store = || Store::open(&path).map_err(|error| DevError::Store(path.clone(), error));
     let keys = Keys::new(&public, &private, now_ms()).map_err(DevError::JoinService)?;
+    files::register_site_key(&dir, &store()?, &options.site)?;
     let service = JoinService::new(keys, options.policy, store()?);
     let relay = threads::start(service, options.loops)
         .map_err(|error| DevError::Io("start the JoinService's threads".to_owned(), error))?;

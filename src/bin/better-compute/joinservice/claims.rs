@@ -27,6 +27,7 @@ pub fn over_limit(claims: &HardwareClaims) -> Option<&'static str> {
         (&claims.system_uuid, "system_uuid"),
         (&claims.architecture, "architecture"),
         (&claims.kernel, "kernel"),
+        (&claims.boot_mac, "boot_mac"),
     ];
     if let Some((_, name)) = texts.iter().find(|(text, _)| text.len() > TEXT_MAX) {
         return Some(name);
@@ -34,6 +35,15 @@ pub fn over_limit(claims: &HardwareClaims) -> Option<&'static str> {
     let too_many = claims.macs.len() > MACS_MAX;
     let too_long = claims.macs.iter().any(|mac| mac.len() > TEXT_MAX);
     (too_many || too_long).then_some("macs")
+}
+
+/// Every MAC that the machine says is its own, that of the NIC it booted from first.
+pub fn own_macs(claims: &HardwareClaims) -> Vec<String> {
+    std::iter::once(&claims.boot_mac)
+        .chain(&claims.macs)
+        .filter(|mac| !mac.is_empty())
+        .cloned()
+        .collect()
 }
 
 /// The claims worth comparing between nodes, `serial`, `uuid` and `mac`, without placeholders and

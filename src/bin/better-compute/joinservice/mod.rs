@@ -11,7 +11,8 @@
 //! Promises: a token is redeemed by one key, once; the same key gets the same certificate again until
 //! the token's end and an hour more; node, redemption and record are durable before the answer is
 //! signed; nothing is granted for what a machine claims, save the id of its own earlier node when the
-//! token says `allow-reclaim`.
+//! token says `allow-reclaim`. A token made for a MAC is redeemed only with a site's signed word
+//! ([`discovery`]).
 
 #![deny(
     clippy::unwrap_used,
@@ -25,6 +26,7 @@
 )]
 
 mod claims;
+pub mod discovery;
 mod refusal;
 mod renewal;
 mod specs;
@@ -246,18 +248,47 @@ pub struct JoinService {
     store: Store,
 }
 
+/// What is to prove that a machine may join.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attestor {
+    JoinToken,
+    Discovery,
+}
+
+impl Attestor {
+    fn name(self) -> &'static str {
+        match self {
+            Self::JoinToken => "join-token",
+            Self::Discovery => "discovery",
+        }
+    }
+
+    /// The one that a token is for.
+    fn of(token: &Token) -> Self {
+        match token.mac {
+            None => Self::JoinToken,
+            Some(_) => Self::Discovery,
+        }
+    }
+}
+
 /// A request that is well-formed, over a CSR that holds, with a token that opened.
 struct Asked {
     role: i32,
     role_name: &'static str,
     site: String,
     node_id: String,
+    attestor: Attestor,
+    /// A `SignedDiscoveryAssertion`, not looked at yet.
+    assertion: Option<Envelope>,
     csr_sha256: [u8; 32],
     spki: Vec<u8>,
     spki_sha256: [u8; 32],
     token: Presented,
     claims: Vec<u8>,
     hostname: String,
+    /// The MACs that the machine says are its own.
+    macs: Vec<String>,
     hardware: claims::Hardware,
     daemon_version: String,
 }
@@ -428,9 +459,10 @@ impl Keys {
         }
         let request = JoinRequest::decode(bytes)
             .map_err(|error| Refusal::Malformed(format!("it cannot be decoded: {error}")))?;
-        if request.attestor != "join-token" {
-            return Err(Refusal::UnknownAttestor);
-        }
+        let attestor = [Attestor::JoinToken, Attestor::Discovery]
+            .into_iter()
+            .find(|attestor| attestor.name() == request.attestor)
+            .ok_or(Refusal::UnknownAttestor)?;
         let role = request.role.0;
         let role_name = role_name(role).ok_or(Refusal::UnknownRole)?;
         for (text, what) in [
@@ -474,11 +506,14 @@ impl Keys {
             role_name,
             site: request.site,
             node_id: request.node_id,
+            attestor,
+            assertion: request.discovery_assertion,
             csr_sha256,
             spki_sha256: digest::sha256(&spki),
             spki,
             token,
             hostname: claims.hostname.clone(),
+            macs: claims::own_macs(&claims),
             hardware: claims::Hardware::of(&claims),
             claims: claims.encode_to_vec(),
             daemon_version: request.daemon_version,
@@ -540,7 +575,17 @@ fn grant(
         .as_ref()
         .is_some_and(|redemption| redemption.spki_sha256 != asked.spki_sha256)
     {
-        return Err(Refusal::UsedByOtherKey);
+        return Err(match token.mac {
+            None => Refusal::UsedByOtherKey,
+            Some(_) => Refusal::UsedByOtherBoot,
+        });
+    }
+    let attestor = Attestor::of(token);
+    if attestor != asked.attestor {
+        return Err(Refusal::OtherAttestor {
+            token: attestor.name(),
+            asked: asked.attestor.name(),
+        });
     }
     if token.role != asked.role {
         return Err(Refusal::OtherRole {
@@ -554,6 +599,11 @@ fn grant(
             asked: asked.site.clone(),
         });
     }
+    let assertion = asked.assertion.as_ref();
+    let signed_at_ms = match token.mac {
+        Some(mac) => Some(discovery::check(store, token, mac, assertion, &asked.macs)?),
+        None => None,
+    };
     if let Some(redemption) = redemption {
         return reissue(store, asked, token, redemption, now_ms);
     }
@@ -561,6 +611,9 @@ fn grant(
         return Err(Refusal::Expired {
             ago_ms: now_ms.saturating_sub(token.expires_at_ms),
         });
+    }
+    if let Some(signed_at_ms) = signed_at_ms {
+        discovery::check_age(signed_at_ms, now_ms)?;
     }
     issue(store, keys, policy, asked, token, now_ms)
 }

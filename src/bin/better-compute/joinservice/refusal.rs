@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use bcd::config::mac::Mac;
+use bcd::crypto::pin::Pin;
 use bcd::wire::grpc::{Code, Status};
 
 use crate::store::StoreError;
@@ -12,6 +14,10 @@ pub const DELETED: &str =
     "this node was deleted: join again with bcd join --reset --yes and a new token";
 /// What a node is told whose key has been replaced.
 pub const REPLACED: &str = "another key has taken the place of this one, by a renewal or a new join: join again with bcd join --reset --yes and a new token";
+
+/// What a machine is told whose boot parameters are not for it, or for now.
+const BOOT_AGAIN: &str =
+    "boot it again through its site agent, since each boot needs parameters of its own";
 
 /// A refused join or renewal.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub enum Refusal {
     },
     /// The token was redeemed by another key.
     UsedByOtherKey,
+    /// The token of a machine was redeemed by another key: an earlier boot's, or another machine's.
+    UsedByOtherBoot,
     /// The token was redeemed by this key, and the time in which the answer is given again is over.
     RetriedTooLate,
     OtherRole {
@@ -49,6 +57,40 @@ pub enum Refusal {
         token: String,
         asked: String,
     },
+    /// The token is for another attestor than the request's.
+    OtherAttestor {
+        token: &'static str,
+        asked: &'static str,
+    },
+    /// A join by discovery carries no assertion.
+    NoAssertion,
+    /// No signature of the assertion names a site key that is registered.
+    UnknownSiteKey,
+    /// The assertion is signed by this key, which is revoked.
+    RevokedSiteKey(Pin),
+    /// The site key's signature does not hold for an assertion: why.
+    AssertionUnsigned(String),
+    /// It is signed, but no assertion: why.
+    AssertionMalformed(String),
+    /// The assertion, or the key that signed it, is of another site than the token.
+    AssertionOtherSite {
+        token: String,
+        assertion: String,
+    },
+    /// The assertion goes with another token.
+    AssertionOtherToken,
+    /// The assertion is for another MAC than the token's, which is this.
+    AssertionOtherMac(Mac),
+    /// The assertion was signed too long ago.
+    AssertionStale {
+        age_ms: i64,
+    },
+    /// The assertion was signed in the future.
+    AssertionAhead {
+        by_ms: i64,
+    },
+    /// The machine names no NIC with the token's MAC, which is this.
+    OtherMachine(Mac),
     /// The node this machine claims to be cannot be joined with this token.
     NotReclaimable(&'static str),
     /// The node the token was redeemed for is deleted.
@@ -87,18 +129,32 @@ impl Refusal {
             | Self::UnknownAttestor
             | Self::UnknownRole
             | Self::BadCsr(_)
+            | Self::NoAssertion
+            | Self::AssertionMalformed(_)
             | Self::MalformedRenewal(_)
             | Self::SameKey => Code::InvalidArgument,
             Self::OtherEncryptionKey => Code::FailedPrecondition,
-            Self::DoesNotOpen | Self::MalformedToken | Self::UnknownToken | Self::Unsigned => {
-                Code::Unauthenticated
-            }
+            Self::DoesNotOpen
+            | Self::MalformedToken
+            | Self::UnknownToken
+            | Self::UnknownSiteKey
+            | Self::AssertionUnsigned(_)
+            | Self::Unsigned => Code::Unauthenticated,
             Self::Revoked
             | Self::Expired { .. }
             | Self::UsedByOtherKey
+            | Self::UsedByOtherBoot
             | Self::RetriedTooLate
             | Self::OtherRole { .. }
             | Self::OtherSite { .. }
+            | Self::OtherAttestor { .. }
+            | Self::RevokedSiteKey(_)
+            | Self::AssertionOtherSite { .. }
+            | Self::AssertionOtherToken
+            | Self::AssertionOtherMac(_)
+            | Self::AssertionStale { .. }
+            | Self::AssertionAhead { .. }
+            | Self::OtherMachine(_)
             | Self::NotReclaimable(_)
             | Self::NodeDeleted
             | Self::UnknownNode
@@ -124,7 +180,7 @@ impl fmt::Display for Refusal {
             Self::UnknownAttestor => {
                 write!(
                     f,
-                    "the attestor is not known here; this control plane takes join-token"
+                    "the attestor is not known here; this control plane takes join-token and discovery"
                 )
             }
             Self::UnknownRole => write!(f, "the role is not one of node, site and ramdisk"),
@@ -158,6 +214,10 @@ impl fmt::Display for Refusal {
                 f,
                 "the join token was already used by another key: make a new one with better-compute tokens create"
             ),
+            Self::UsedByOtherBoot => write!(
+                f,
+                "the join token was already used, by an earlier boot or by another machine: {BOOT_AGAIN}"
+            ),
             Self::RetriedTooLate => write!(
                 f,
                 "the join token was used by this key, but too long ago to answer again: make a new one with better-compute tokens create"
@@ -169,6 +229,57 @@ impl fmt::Display for Refusal {
             Self::OtherSite { token, asked } => write!(
                 f,
                 "the join token is for site {token}, not {asked}: correct site in config.toml or make a token with --site {asked}"
+            ),
+            Self::OtherAttestor { token, asked } => write!(
+                f,
+                "the join token is for the attestor {token}, not {asked}: make one {} --mac with better-compute tokens create",
+                match *token {
+                    "discovery" => "without",
+                    _ => "with",
+                }
+            ),
+            Self::NoAssertion => write!(
+                f,
+                "a join by discovery needs the site agent's assertion (bc.assertion), and this one has none"
+            ),
+            Self::UnknownSiteKey => write!(
+                f,
+                "the assertion is signed by no site key that is registered here: register the site agent's with better-compute sites add-key"
+            ),
+            Self::RevokedSiteKey(pin) => write!(
+                f,
+                "the assertion is signed by the site key {pin}, which is revoked: give the site agent a new key"
+            ),
+            Self::AssertionUnsigned(why) => {
+                write!(f, "the assertion's signature does not hold: {why}")
+            }
+            Self::AssertionMalformed(why) => write!(f, "the assertion cannot be read: {why}"),
+            Self::AssertionOtherSite { token, assertion } => write!(
+                f,
+                "the assertion is of site {assertion}, and the join token is for site {token}"
+            ),
+            Self::AssertionOtherToken => write!(
+                f,
+                "the assertion goes with another join token: {BOOT_AGAIN}"
+            ),
+            Self::AssertionOtherMac(mac) => write!(
+                f,
+                "the join token is for the machine with the MAC {mac}, and the assertion for another: {BOOT_AGAIN}"
+            ),
+            Self::AssertionStale { age_ms } => write!(
+                f,
+                "the assertion was signed {} ago and is good for {}: {BOOT_AGAIN}, and compare the site agent's clock",
+                crate::cli::ago::span(*age_ms),
+                crate::cli::ago::span(super::discovery::FRESH_MS)
+            ),
+            Self::AssertionAhead { by_ms } => write!(
+                f,
+                "the assertion was signed {} in the future: set the site agent's clock",
+                crate::cli::ago::span(*by_ms)
+            ),
+            Self::OtherMachine(mac) => write!(
+                f,
+                "the join token is for the machine with the MAC {mac}, and this machine has no NIC with it: {BOOT_AGAIN}"
             ),
             Self::NotReclaimable(why) => f.write_str(why),
             Self::NodeDeleted => write!(

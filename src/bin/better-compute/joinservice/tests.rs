@@ -26,7 +26,7 @@ pub(super) struct Draft {
     token: Vec<u8>,
     info: &'static [u8],
     aad: Option<[u8; 32]>,
-    request: JoinRequest,
+    pub(super) request: JoinRequest,
     key_pin: Option<String>,
 }
 
@@ -92,6 +92,7 @@ impl Fleet {
                 role: Role::NODE.0,
                 pool: "pool_a",
                 site: "fsn1",
+                mac: None,
                 allow_reclaim,
                 created_at_ms: NOW,
                 expires_at_ms: ends_ms,
@@ -153,7 +154,7 @@ impl Fleet {
         verified(answer, self.public.pins().join_signing)
     }
 
-    fn refusal(&mut self, draft: &Draft, now_ms: i64) -> Refusal {
+    pub(super) fn refusal(&mut self, draft: &Draft, now_ms: i64) -> Refusal {
         self.join(draft, now_ms).err().unwrap()
     }
 }

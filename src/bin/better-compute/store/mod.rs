@@ -7,10 +7,12 @@
 
 mod commands;
 mod events;
+mod machines;
 mod nodes;
 mod outputs;
 mod renewals;
 mod schema;
+mod sites;
 mod specs;
 mod tokens;
 mod turn;
@@ -28,11 +30,13 @@ pub use self::commands::{
     Added, Cancelled, Command, CommandsAsked, Due, NewCommand, OPEN_MAX, cut,
 };
 pub use self::events::{EventsAsked, Incoming, StoredEvent};
+pub use self::machines::Machine;
 #[cfg(test)]
 pub use self::nodes::tests::joined as node_for_tests;
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
 pub use self::outputs::{Fetch, Kept};
 pub use self::renewals::{Behind, Issued, Laggards, Renewal};
+pub use self::sites::{NewSiteKey, SiteKey};
 pub use self::specs::{NAME_MAX, SECTIONS_MAX, SPEC_BYTES_MAX, Section, Spec};
 pub use self::tokens::{Attempt, NewToken, Redemption, Token};
 
@@ -165,7 +169,7 @@ impl Store {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A directory of its own for one test, removed at its end.
@@ -211,7 +215,9 @@ pub mod tests {
         assert_eq!(node.id, "node_01m8mjh3yv0q9406p465vrsfq0");
         assert!(node.cordoned);
         assert_eq!(node.state, State::Disconnected);
-        assert_eq!(store.tokens().unwrap().len(), 3);
+        let tokens = store.tokens().unwrap();
+        assert_eq!(tokens.len(), 3);
+        assert!(tokens.iter().all(|token| token.mac.is_none()));
         let redemption = store.redemption(&node.token_id).unwrap().unwrap();
         assert_eq!(redemption.spki_sha256, node.spki_sha256);
         assert_eq!(store.journal_position(&node.id, &[1; 16]).unwrap(), 0);

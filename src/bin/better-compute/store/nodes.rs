@@ -1,5 +1,6 @@
 //! Nodes: who joined, what they claim to be, and their sessions.
 
+use bcd::proto::Role;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::{Store, StoreError};
@@ -215,16 +216,18 @@ impl Store {
         Ok(statement.query_row([], |row| row.get(0))?)
     }
 
-    /// The hardware claims that a node shares with other nodes, at most 100.
+    /// The hardware claims that a node shares with other nodes, at most 100. Ramdisks do not count: each
+    /// boot of a machine is a node, and so is what is installed on it.
     pub fn duplicates(&self, node_id: &str) -> Result<Vec<Duplicate>, StoreError> {
         let mut statement = self.connection.prepare_cached(
             "SELECT mine.kind, mine.value, other.node_id FROM hardware mine \
              JOIN hardware other ON other.kind = mine.kind AND other.value = mine.value \
                  AND other.node_id <> mine.node_id \
-             JOIN nodes n ON n.id = other.node_id AND n.deleted_at_ms IS NULL \
+             JOIN nodes n ON n.id = other.node_id AND n.deleted_at_ms IS NULL AND n.role <> ?2 \
+             JOIN nodes m ON m.id = mine.node_id AND m.role <> ?2 \
              WHERE mine.node_id = ?1 ORDER BY mine.kind, mine.value, other.node_id LIMIT 100",
         )?;
-        let rows = statement.query_map([node_id], |row| {
+        let rows = statement.query_map(params![node_id, Role::RAMDISK.0], |row| {
             Ok(Duplicate {
                 kind: row.get(0)?,
                 value: row.get(1)?,

@@ -206,6 +206,21 @@ END;
 ALTER TABLE nodes ADD COLUMN former_boot_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE nodes ADD COLUMN shared_ms      INTEGER;
 ",
+    "
+-- The machine a token of the attestor discovery is for, 6 bytes; NULL: the attestor join-token.
+ALTER TABLE tokens ADD COLUMN mac BLOB;
+CREATE INDEX tokens_by_mac ON tokens (mac) WHERE mac IS NOT NULL;
+
+-- Keys whose signature says that a machine boots at a site. Never forgotten: a revoked one stays revoked.
+CREATE TABLE site_keys (
+    spki_sha256   BLOB PRIMARY KEY,
+    spki          BLOB NOT NULL,         -- SubjectPublicKeyInfo, DER
+    site          TEXT NOT NULL,
+    name          TEXT NOT NULL,         -- what operators call it
+    added_at_ms   INTEGER NOT NULL,
+    revoked_at_ms INTEGER
+) STRICT;
+",
 ];
 
 /// The version this program writes.

@@ -1,5 +1,6 @@
 //! Join tokens, what they were redeemed for, and what was tried with them.
 
+use bcd::config::mac::Mac;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::{Store, StoreError};
@@ -17,6 +18,8 @@ pub struct NewToken<'a> {
     pub role: i32,
     pub pool: &'a str,
     pub site: &'a str,
+    /// The machine it is for: the attestor discovery. `None`: the attestor join-token.
+    pub mac: Option<Mac>,
     pub allow_reclaim: bool,
     /// Unix time, milliseconds.
     pub created_at_ms: i64,
@@ -31,6 +34,8 @@ pub struct Token {
     pub role: i32,
     pub pool: String,
     pub site: String,
+    /// As [`NewToken::mac`].
+    pub mac: Option<Mac>,
     pub allow_reclaim: bool,
     pub created_at_ms: i64,
     pub expires_at_ms: i64,
@@ -104,7 +109,7 @@ pub struct Attempt {
 
 const TOKEN_COLUMNS: &str = "SELECT t.id, t.digest, t.role, t.pool, t.site, t.allow_reclaim, \
      t.created_at_ms, t.expires_at_ms, t.revoked_at_ms, r.node_id, \
-     (SELECT count(*) FROM join_attempts a WHERE a.token_id = t.id AND a.outcome = 'refused') \
+     (SELECT count(*) FROM join_attempts a WHERE a.token_id = t.id AND a.outcome = 'refused'), t.mac \
      FROM tokens t LEFT JOIN redemptions r ON r.token_id = t.id";
 
 fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
@@ -120,6 +125,7 @@ fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
         revoked_at_ms: row.get(8)?,
         node_id: row.get(9)?,
         refusals: row.get(10)?,
+        mac: row.get::<_, Option<[u8; 6]>>(11)?.map(Mac),
     })
 }
 
@@ -127,8 +133,8 @@ impl Store {
     /// Keeps a new token; durable when this returns.
     pub fn add_token(&self, token: &NewToken<'_>) -> Result<(), StoreError> {
         self.connection.execute(
-            "INSERT INTO tokens (id, digest, role, pool, site, allow_reclaim, created_at_ms, expires_at_ms) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "INSERT INTO tokens (id, digest, role, pool, site, allow_reclaim, created_at_ms, expires_at_ms, mac) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             params![
                 token.id,
                 token.digest,
@@ -137,7 +143,8 @@ impl Store {
                 token.site,
                 token.allow_reclaim,
                 token.created_at_ms,
-                token.expires_at_ms
+                token.expires_at_ms,
+                token.mac.map(|mac| mac.0)
             ],
         )?;
         Ok(())
@@ -315,6 +322,7 @@ mod tests {
             role: 1,
             pool: "pool_a",
             site: "fsn1",
+            mac: None,
             allow_reclaim: true,
             created_at_ms: 10,
             expires_at_ms: 20,

@@ -1,0 +1,36 @@
+//! The `bc.*` parameters: what is read keeps the configuration's rules, and what is said of a refused line
+//! holds no token and no assertion.
+use std::path::Path;
+
+use bcd::attest::boot_parameters::BootParameters;
+use bcd::config::cmdline::CommandLine;
+use bcd::crypto::envelope::{self, Purpose};
+
+pub const HEAP: super::Heap = super::Heap {
+    base: 128 << 10,
+    per_byte: 512,
+};
+
+pub fn run(data: &[u8]) {
+    let line = CommandLine::parse(data);
+    match BootParameters::read(&line) {
+        Ok(parameters) => {
+            let config = parameters.config(Path::new("/run/bcd"));
+            let config = config.expect("parameters that keep the rules");
+            assert_eq!(config.site, parameters.site);
+            assert_eq!(config.gateway_url.origin(), parameters.gateway_url.origin());
+            assert_eq!(parameters.encryption_key.pin(), parameters.encryption);
+            assert_eq!(
+                parameters.assertion.payload_type,
+                envelope::payload_type(Purpose::DiscoveryAssertion)
+            );
+        }
+        Err(refused) => {
+            let said = refused.to_string();
+            assert!(!said.is_empty() && said.len() < 4096, "{said}");
+            for secret in line.values("bc.token").chain(line.values("bc.assertion")) {
+                assert!(secret.len() < 24 || !said.contains(secret), "{said}");
+            }
+        }
+    }
+}

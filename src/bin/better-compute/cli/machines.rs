@@ -1,0 +1,265 @@
+//! `better-compute machines`: what joined by discovery, and what it takes to boot one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bcd::attest::bootstrap::{self, Given};
+use bcd::cli::flags::{Args, Command, Flag};
+use bcd::cli::{Failure, chain, facts_text, one_line, print};
+use bcd::config::mac::Mac;
+use bcd::config::{gateway_url_of, values};
+use bcd::facts::view::FactsView;
+use bcd::proto::DiscoveryAssertion;
+use bcd::wire::url::Url;
+use nanoserde::SerJson;
+
+use super::ago::{ago, parse_span};
+use super::client::{self, Client, DIR, JSON};
+use super::{sites, table};
+use crate::api::views::{CreateToken, CreatedToken, MachineView, Machines};
+use crate::bootparams::{BootParameters, LINE_MAX};
+use crate::dev::SITE_KEY;
+use crate::joinservice::discovery;
+use crate::json::Json;
+use crate::registry::now_ms;
+
+pub(super) const COMMAND: Command = Command::group(
+    "machines",
+    "list and show machines, and make boot parameters for one",
+    &[
+        Command::new("list", "list machines that joined by discovery", &[DIR, JSON], list),
+        Command::new(
+            "show",
+            "show a machine: its last boot, and what it is made of",
+            &[DIR, JSON],
+            show,
+        )
+        .positionals(&["MAC"]),
+        Command::new(
+            "boot-params",
+            "print the kernel command line that lets a machine's ramdisk join, once",
+            &[
+                Flag::value("mac", "MAC", "The NIC the machine boots from"),
+                Flag::value("pool", "POOL", "The pool it joins (default discovered)"),
+                Flag::value(
+                    "ttl",
+                    "SPAN",
+                    "How long its token is good for, 1s to 30d (default 1h)",
+                ),
+                Flag::value(
+                    "site-key",
+                    "FILE",
+                    "The site's private key (default: site.key of a better-compute dev)",
+                ),
+                Flag::value("gateway", "URL", "The gateway as the machine reaches it"),
+                Flag::value(
+                    "server-name",
+                    "NAME",
+                    "The name the gateway's certificate carries, when it is not the URL's host",
+                ),
+                Flag::value("cache", "URL", "The site's image cache"),
+                Flag::value("append", "TEXT", "The site's own parameters, put behind"),
+                DIR,
+            ],
+            boot_params,
+        )
+        .details(
+            "Stands in for a site agent: makes a token for this MAC, and signs with the site's key that the machine\n\
+             boots now. The line is good for one boot, within 15 minutes. It holds a secret, the token.",
+        ),
+    ],
+);
+
+fn list(args: &Args) -> Result<ExitCode, Failure> {
+    let text = Client::new(args)?.call("GET", "machines", None)?;
+    if args.has("json") {
+        print(&format!("{text}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let machines: Machines = client::parse(&text)?;
+    let now = now_ms();
+    let rows: Vec<_> = machines
+        .machines
+        .into_iter()
+        .map(|machine| row(machine, now))
+        .collect();
+    let heads = [
+        "MAC", "STATE", "SITE", "NODE", "BOOTS", "CPUS", "MEMORY", "DISKS", "GPUS", "PRODUCT",
+        "SERIAL", "SEEN",
+    ];
+    print(&table::render(&heads, &rows))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(machine: MachineView, now: i64) -> Vec<String> {
+    let node = machine.node;
+    vec![
+        machine.mac,
+        super::nodes::state(&node, now),
+        node.site,
+        node.id,
+        machine.boots.to_string(),
+        machine.cpus.to_string(),
+        format!("{} MiB", machine.memory_bytes >> 20),
+        match machine.disks {
+            0 => "0".to_owned(),
+            disks => format!("{disks} ({} GB)", machine.disk_bytes / 1_000_000_000),
+        },
+        machine.gpus.to_string(),
+        machine.product,
+        machine.serial,
+        ago(node.last_seen_ms, now),
+    ]
+}
+
+fn mac(text: &str) -> Result<Mac, Failure> {
+    Mac::parse(text).ok_or_else(|| {
+        Failure::refused("a MAC is the address of one network card, such as 52:54:00:12:34:56")
+    })
+}
+
+fn show(args: &Args) -> Result<ExitCode, Failure> {
+    let mac = mac(args.positional(0))?;
+    let answer = Client::new(args)?.json("GET", &format!("machines/{mac}"), None)?;
+    if args.has("json") {
+        print(&format!("{answer}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = now_ms();
+    let node = answer.get("node").unwrap_or(&Json::Null);
+    let mut lines = vec![
+        ("machine", mac.to_string()),
+        ("boots", answer.number("boots").unwrap_or(0).to_string()),
+        ("node", node.text("id").to_owned()),
+        ("state", node.text("state").to_owned()),
+        ("role", node.text("role").to_owned()),
+        ("pool", node.text("pool").to_owned()),
+        ("site", node.text("site").to_owned()),
+        ("address", node.text("address").to_owned()),
+        ("joined", ago(node.number("joinedAtMs"), now)),
+        ("last seen", ago(node.number("lastSeenMs"), now)),
+    ];
+    let facts = answer.get("facts").map(Json::to_string);
+    match answer.number("factsReceivedMs") {
+        Some(at) => lines.push(("facts", ago(Some(at), now))),
+        None => lines.push(("facts", "none yet".to_owned())),
+    }
+    let mut out = String::new();
+    for (name, value) in lines {
+        if !value.is_empty() {
+            out.push_str(&format!("{:14}{}\n", format!("{name}:"), one_line(&value)));
+        }
+    }
+    if let Some(facts) = facts {
+        let facts: FactsView = client::parse(&facts)?;
+        out.push_str(&facts_text(&facts));
+    }
+    print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
+    let mac = mac(args.value("mac").ok_or_else(|| {
+        Failure::refused("--mac names the NIC that the machine boots from: give it one")
+    })?)?;
+    let ttl_seconds = match args.value("ttl") {
+        None => None,
+        Some(text) => Some(
+            parse_span(text).ok_or_else(|| {
+                Failure::refused("--ttl is a number and one of s, m, h, d, such as 90m")
+            })? / 1000,
+        ),
+    };
+    let gateway = args.value("gateway").map(gateway).transpose()?;
+    let server_name = args.value("server-name");
+    if server_name.is_some_and(|name| !values::is_server_name(name)) {
+        return Err(Failure::refused(
+            "--server-name is a DNS name or an address",
+        ));
+    }
+    let cache = args.value("cache");
+    if cache.is_some_and(|url| Url::parse(url).is_err()) {
+        return Err(Failure::refused("--cache is an http:// or https:// URL"));
+    }
+    let key = sites::read_key(&site_key(args)?)?;
+    let client = Client::new(args)?;
+    let pin = key.pin().to_string();
+    let registered = sites::keys(&client)?
+        .into_iter()
+        .find(|known| known.pin == pin && known.revoked_at_ms.is_none())
+        .ok_or_else(|| {
+            Failure::refused(format!(
+                "the site key {pin} is not registered here, or revoked: better-compute sites list-keys"
+            ))
+        })?;
+    let document = client.document()?;
+    let settled = bootstrap::settle(&document, &Given::default(), false).map_err(|error| {
+        Failure::failed(format!(
+            "the control plane's document cannot be used: {}",
+            chain(&error)
+        ))
+    })?;
+    let asked = CreateToken {
+        pool: args.value("pool").unwrap_or("discovered").to_owned(),
+        site: registered.site,
+        role: None,
+        ttl_seconds,
+        allow_reclaim: None,
+        mac: Some(mac.to_string()),
+    };
+    let text = client.call("POST", "tokens", Some(&asked.serialize_json()))?;
+    let created: CreatedToken = client::parse(&text)?;
+    let assertion = DiscoveryAssertion {
+        site: created.site.clone(),
+        mac: mac.0.to_vec(),
+        token_id: created.id,
+        signed_at_ms: now_ms(),
+    };
+    let assertion = discovery::sign(&assertion, &key).map_err(Failure::failed)?;
+    let url = settled.gateway_url.origin();
+    let published = settled.gateway_server_name.as_deref();
+    let parameters = BootParameters {
+        gateway: gateway.as_deref().unwrap_or(&url),
+        server_name: server_name.or(published),
+        cache,
+        site: &created.site,
+        pins: [settled.serving_ca, settled.signing, settled.encryption],
+        encryption_key: &settled.encryption_key,
+        token: &created.token,
+        assertion: &assertion,
+        mac,
+    };
+    let mut line = parameters.line();
+    if let Some(own) = args.value("append") {
+        line.push(' ');
+        line.push_str(&one_line(own.trim()));
+    }
+    if line.len() > LINE_MAX {
+        return Err(Failure::refused(format!(
+            "the command line has {} characters, and kernels take {LINE_MAX}: make --append shorter by {}",
+            line.len(),
+            line.len() - LINE_MAX
+        )));
+    }
+    print(&format!("{line}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn gateway(text: &str) -> Result<String, Failure> {
+    let url = gateway_url_of(text, false)
+        .map_err(|error| Failure::refused(format!("--gateway {error}")))?;
+    Ok(url.origin())
+}
+
+/// The site key's file: the named one, else that of the `better-compute dev` that is asked.
+fn site_key(args: &Args) -> Result<PathBuf, Failure> {
+    if let Some(path) = args.value("site-key") {
+        return Ok(PathBuf::from(path));
+    }
+    let named = args.value("dir").map(str::to_owned);
+    named
+        .or_else(|| std::env::var("BETTER_COMPUTE_DIR").ok())
+        .filter(|dir| !dir.is_empty())
+        .map(|dir| PathBuf::from(dir).join(SITE_KEY))
+        .ok_or_else(|| Failure::refused("--site-key names the site's private key: give it one"))
+}
