@@ -14,7 +14,7 @@ musl="musl-dev musl-tools gcc-aarch64-linux-gnu rustc-web cargo-web rust-web-src
 
 # What an image of the ramdisk is made with, and what the labs boot it in.
 image="kmod zstd xz-utils busybox-static"
-guest="qemu-system-x86 cpio e2fsprogs"
+guest="qemu-system-x86 ovmf cpio e2fsprogs"
 
 case "${1:-}" in
   demo) packages="$build $musl" ;;

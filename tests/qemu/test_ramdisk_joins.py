@@ -1,0 +1,174 @@
+"""The whole way of a bare machine: a kernel, the image, a command line; init finds the network and bcd joins by discovery."""
+
+import base64
+import contextlib
+import functools
+import http.server
+import json
+import pathlib
+import re
+import shutil
+import threading
+import time
+
+import pytest
+
+from lab import wait_for
+from qemu.machine import TOLERANT, silent_network, user_network
+from site_agent import assertion, read_key
+
+pytestmark = pytest.mark.timeout(500)
+FIRST, SECOND, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:99"
+CONSOLES = "console=ttyS0 console=ttyS1 bc.debug quiet loglevel=3"
+
+
+def parameters(dev, mac, *flags, host="10.0.2.2"):
+    """A command line for a guest, which sees the host's loopback device at `host`."""
+    port = dev.gateway.rsplit(":", 1)[1]
+    return dev.run("machines", "boot-params", "--mac", mac, "--gateway", f"https://{host}:{port}",
+                   "--server-name", "localhost", *flags).stdout.strip()
+
+
+def with_facts(dev, mac, seconds):
+    """The machine, once it has said what it is made of."""
+    def shown():
+        done = dev.run("machines", "show", mac, "--json", check=False)
+        found = json.loads(done.stdout) if done.returncode == 0 else {}
+        return found if "facts" in found else None
+    return wait_for("the machine's facts", shown, seconds)
+
+
+def test_a_machine_with_empty_disks_and_a_dead_clock_joins_and_shows_its_hardware(machine, dev, tmp_path):
+    """Two NICs, of which the second has the network, a clock in 1980, 512 MiB, and a gateway that comes up late."""
+    line = parameters(dev, SECOND, "--append", CONSOLES)
+    # Quoted both ways, as some loaders do.
+    line = re.sub(r"(bc\.gateway)=(\S+)", r'\1="\2"', re.sub(r"(bc\.pins=\S+)", r'"\1"', line))
+    dev.kill()
+    for name in ("a", "b"):
+        with open(tmp_path / f"{name}.disk", "wb") as disk:
+            disk.truncate(64 << 20)
+    guest = machine(
+        line, *silent_network("n0", FIRST), *user_network("n1", SECOND), "-rtc", "base=1980-01-01",
+        "-drive", f"file={tmp_path}/a.disk,if=none,id=a,format=raw", "-device", "virtio-blk-pci,drive=a,serial=VIRT0001",
+        "-drive", f"file={tmp_path}/b.disk,if=none,id=b,format=raw", "-device", "nvme,drive=b,serial=NVME0001",
+        "-smbios", "type=1,manufacturer=Lab,product=Bare,serial=SN0042")
+    guest.wait_for(r'"event":"join\.failed","reason":".*"wait_ms":\d+')
+    dev.start()
+    guest.wait_for(r'"event":"ramdisk\.joined","node":"node_')
+
+    shown = with_facts(dev, SECOND, 90)
+    node = shown["node"]
+    assert (node["role"], node["state"], node["site"]) == ("ramdisk", "connected", "dev")
+    assert node["details"]["claims"]["bootMac"] == SECOND
+    found = shown["facts"]
+    assert {disk["serial"] for disk in found["disks"]} >= {"VIRT0001", "NVME0001"}, found["disks"]
+    links = {one["mac"]: (one["carrier"], one["addresses"]) for one in found["interfaces"]}
+    assert links[SECOND][0] and "10.0.2.15/24" in links[SECOND][1], links
+    assert found["firmware"]["boot_mode"] == "bios" and found["firmware"]["system_serial"] == "SN0042"
+    assert found["has_tpm"] is False
+    listed, = dev.json("machines", "list")["machines"]
+    assert (listed["disks"], listed["serial"], listed["bootMode"]) == (2, "SN0042", "bios"), listed
+    # What the command line keeps to itself stays there.
+    token, assertion = (re.search(rf"bc\.{name}=(\S+)", line)[1] for name in ("token", "assertion"))
+    assert "bc.token=*** bc.assertion=***" in found["kernel"]["command_line"]
+    assert token.split(".")[1] not in guest.output() and assertion not in guest.output()
+
+    # Small: PID 1, its children and bcd together.
+    shell = guest.shell()
+    used = shell.run("for at in /proc/[0-9]*; do busybox cat $at/cmdline | busybox tr '\\0' ' ' | "
+                     "busybox grep -qE '^(/init|init|/usr/bin/bcd)' && busybox grep -h VmHWM $at/status; done")
+    sizes = [int(line.split()[1]) for line in used.splitlines() if line.startswith("VmHWM")]
+    print("VmHWM of init, its children and bcd, KiB:", sizes)
+    assert len(sizes) >= 4 and sum(sizes) <= 5 * 1024, used
+    # Killed, bcd comes back as who it was, without another join.
+    joined = guest.output().count('"event":"ramdisk.joined"')
+    shell.run("busybox killall -9 bcd")
+    guest.wait_for(r"init: bcd ramdisk was ended by signal 9; it starts again in 1 s")
+    wait_for("a new session", lambda: guest.output().count('"event":"session.welcome"') >= 2, 60)
+    assert guest.output().count('"event":"ramdisk.joined"') == joined
+    # The same line at the next boot: another key, so the token is of no use, and it says so, more and more slowly.
+    before = len(guest.output())
+    guest.qmp("system_reset")
+    guest.wait_for(r"bcd ramdisk: cannot join .*the join token was already used, by an earlier boot or by another "
+                   r"machine: boot it again through its site agent", after=before)
+    guest.wait_for(r"init: bcd ramdisk failed with exit code 1; it starts again in 2 s", after=before)
+    wait_for("the refusals", lambda: any(
+        token["refusals"] >= 2 for token in dev.json("tokens", "list")["tokens"]), 60)
+    machine_, = dev.json("machines", "list")["machines"]
+    assert machine_["boots"] == 1
+
+
+def test_a_line_that_was_cut_and_parameters_that_are_not_for_this_boot(machine, dev):
+    """One guest: its own line is cut off at 2048, as loaders do; the others are given to bcd by hand."""
+    whole = parameters(dev, FIRST)
+    # The site's own parameters first, which is the mistake.
+    line = f"{CONSOLES} {'site.own=' + 'x' * (2047 - len(whole))} {whole}"
+    guest = machine(line[:2047 - len(TOLERANT) - 1], *user_network("n0", FIRST))
+    guest.wait_for(r"bcd ramdisk: .*bc\.assertion .*the kernel command line looks cut off after 2047 bytes, in or after "
+                   r"bc\.assertion")
+    guest.wait_for(r"init: bcd ramdisk refused what it was given \(exit code 2\): see above; the bc\.\* parameters")
+    guest.wait_for(r"init: eth0 has the address 10\.0\.2\.15/24")
+    shell = guest.shell()
+
+    def ramdisk(name, text):
+        """What bcd says to this line; it has to travel by a serial line whose lines are short."""
+        encoded = base64.b64encode(text.encode()).decode()
+        shell.run(f": > /tmp/{name}.64")
+        for at in range(0, len(encoded), 200):
+            shell.run(f"echo {encoded[at:at + 200]} >> /tmp/{name}.64")
+        return shell.run(f"busybox base64 -d /tmp/{name}.64 > /tmp/{name}; "
+                         f"bcd ramdisk --cmdline /tmp/{name} --data-dir /run/{name}; echo code $?", 90)
+
+    said = ramdisk("other", parameters(dev, OTHER))
+    assert f"for the machine with the MAC {OTHER}, and this machine has no NIC with it" in said and "code 1" in said
+    # The site agent's word of twenty minutes ago.
+    fresh = parameters(dev, FIRST)
+    token_id = re.search(r"bc\.token=bcjt_(\w+)\.", fresh)[1]
+    stale = assertion(read_key(dev.dir / "site.key"), "dev", FIRST, token_id, time.time() - 1200)
+    said = ramdisk("stale", re.sub(r"bc\.assertion=\S+", f"bc.assertion={stale}", fresh))
+    assert "the assertion was signed 20m ago and is good for 15m: boot it again" in said and "code 1" in said
+    assert not dev.nodes()
+
+
+@contextlib.contextmanager
+def web(directory):
+    """The port of a web server on the host's loopback device, which guests see at 10.0.2.2."""
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=directory))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_plain_script_of_ipxes_boots_a_bios_machine_into_the_fleet(machine, dev, kernel, image, tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "vmlinuz").symlink_to(kernel / "vmlinuz")
+    (files / "initrd.img").symlink_to(image)
+    with web(files) as port:
+        (files / "boot.ipxe").write_text(
+            f"#!ipxe\nkernel http://10.0.2.2:{port}/vmlinuz {parameters(dev, FIRST)} {TOLERANT} {CONSOLES}\n"
+            f"initrd http://10.0.2.2:{port}/initrd.img\nboot\n")
+        guest = machine(
+            "", "-netdev", f"user,id=n0,tftp={files},bootfile=boot.ipxe",
+            "-device", f"virtio-net-pci,netdev=n0,mac={FIRST},bootindex=1", direct=False)
+        guest.wait_for(r'"event":"ramdisk\.joined","node":"node_')
+    wait_for("the machine", lambda: any(n["state"] == "connected" for n in dev.nodes()), 60)
+
+
+def test_a_uefi_machine_says_so_and_that_secure_boot_is_off(machine, dev, tmp_path):
+    firmware = pathlib.Path("/usr/share/OVMF")
+    variables = tmp_path / "vars.disk"
+    shutil.copy(firmware / "OVMF_VARS_4M.fd", variables)
+    machine(
+        f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST),
+        "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}/OVMF_CODE_4M.fd",
+        "-drive", f"if=pflash,format=raw,unit=1,file={variables}")
+    found = with_facts(dev, FIRST, 240)["facts"]
+    assert (found["firmware"]["boot_mode"], found["firmware"]["secure_boot"]) == ("uefi", "disabled")
