@@ -77,7 +77,9 @@ class Machine:
         leaf = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(certified)
                 .serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
                 .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()))
-        self.data.mkdir(exist_ok=True)
+        self.data.mkdir(mode=0o700, exist_ok=True)
+        for name in ("node.key", "identity.json"):
+            (self.data / name).touch(0o600)
         (self.data / "node.key").write_bytes(
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         (self.data / "identity.json").write_text(json.dumps({

@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import threading
 import time
@@ -111,7 +110,7 @@ def test_on_a_terminal_the_list_is_drawn_anew(dev, node):
         assert seen.count(b"\x1b[H\x1b[2J") >= 2
         session.close()
     finally:
-        watch.send_signal(signal.SIGINT)
+        watch.terminate()
         watch.wait()
         os.close(ours)
 
