@@ -49,6 +49,7 @@ pub mod pem;
 pub mod pki_bundle;
 pub mod private_key;
 pub mod proto;
+pub mod proxies;
 pub mod spki;
 pub mod status_request;
 pub mod store_rows;
@@ -89,12 +90,12 @@ macro_rules! targets {
 }
 
 targets! {
-    api base64 boot_parameters certificate cmdline command config contract cpio csr dhcp dns doctor_texts elf
-    envelope gateway_session grpc_client grpc_frames grpc_server grpc_status http_answer
-    http_request identity inhibitors intake join_answer join_token joinservice journal json jwk
-    machine_texts modules netlink node_spec operator_texts outbox pem pki_bundle private_key
-    proto spki status_request store_rows toml trust_bundle url vpd websocket
-    wellknown
+    api base64 boot_parameters certificate cmdline command config contract cpio csr dhcp dns
+    doctor_texts elf envelope gateway_session grpc_client grpc_frames grpc_server grpc_status
+    http_answer http_request identity inhibitors intake join_answer join_token joinservice
+    journal json jwk machine_texts modules netlink node_spec operator_texts outbox pem
+    pki_bundle private_key proto proxies spki status_request store_rows toml trust_bundle url
+    vpd websocket wellknown
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

@@ -28,6 +28,9 @@ pub fn run(data: &[u8]) {
         if let Err(error) = whole.1 {
             assert!(!error.chars().any(char::is_control), "{error:?}");
         }
+        let (read, ended, _) = heard(&written(said, client), piece, !client);
+        assert_eq!(read, said, "what one side writes the other reads");
+        assert_eq!(ended, Ok(()));
     }
     // As its head says, each frame is judged once and for all.
     let mut rules = Rules::new(true);
@@ -69,6 +72,21 @@ fn heard(said: &[u8], piece: usize, client: bool) -> Heard {
             kinds,
         )
     })
+}
+
+/// What is on the wire when `bytes` are written and the stream is shut.
+fn written(bytes: &[u8], client: bool) -> Vec<u8> {
+    let io = Pieces::new(b"", 1);
+    let written = io.heard.clone();
+    rt::block_on(async {
+        let mut socket = match client {
+            true => WebSocket::client(io, Vec::new()),
+            false => WebSocket::server(io, Vec::new()),
+        };
+        socket.write_all(bytes).await.expect("it is taken");
+        socket.shutdown().await.expect("it shuts");
+    });
+    written.take()
 }
 
 fn read_frame(bytes: &[u8]) -> (Head, usize) {

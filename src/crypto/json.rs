@@ -59,7 +59,7 @@ pub fn quote(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            '\0'..='\x1f' | '\x7f' => {
+            '\0'..='\x1f' | '\x7f'..='\u{9f}' => {
                 out.push_str("\\u00");
                 out.push_str(&super::digest::hex(&[c as u8]));
             }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use bcd::config::mac::Mac;
+use bcd::crypto::json::quote;
 use bcd::crypto::pin::Pin;
 use bcd::wire::grpc::{Code, Status};
 
@@ -226,9 +227,11 @@ impl fmt::Display for Refusal {
                 f,
                 "the join token is for role {token}, not {asked}: join with --role {token} or make a token with --role {asked}"
             ),
+            // What a node calls its site may be any text.
             Self::OtherSite { token, asked } => write!(
                 f,
-                "the join token is for site {token}, not {asked}: correct site in config.toml or make a token with --site {asked}"
+                "the join token is for site {token}, not {}: correct site in config.toml or make a token for that site",
+                quote(asked)
             ),
             Self::OtherAttestor { token, asked } => write!(
                 f,
@@ -329,5 +332,21 @@ impl Error for Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_calls_its_site_drives_no_terminal() {
+        let refusal = Refusal::OtherSite {
+            token: "fsn1".to_owned(),
+            asked: "a\u{1b}[1m\n\u{9b}1m; x".to_owned(),
+        };
+        let said = refusal.to_string();
+        assert!(!said.chars().any(char::is_control), "{said:?}");
+        assert!(said.contains(r#"not "a\u001b[1m\n\u009b1m; x":"#), "{said}");
     }
 }
