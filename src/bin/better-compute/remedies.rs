@@ -15,6 +15,7 @@ pub(crate) static REMEDIES: &[(&str, &str)] = &[
         "command.unknown",
         "nothing: the node reports a command of another control plane, or of before a restore",
     ),
+    ("dev.files", FILES),
     ("gateway.accept", FILES),
     (
         "gateway.connection",
