@@ -114,8 +114,9 @@ impl Config {
                     config.domains = words.take(DOMAINS).map(str::to_owned).collect();
                 }
                 Some("options") => {
-                    let dots = words.filter_map(|word| word.strip_prefix("ndots:")?.parse().ok());
-                    config.ndots = dots.last().unwrap_or(config.ndots).min(15);
+                    let mut dots =
+                        words.filter_map(|word| word.strip_prefix("ndots:")?.parse().ok());
+                    config.ndots = dots.next_back().unwrap_or(config.ndots).min(15);
                 }
                 _ => {}
             }
