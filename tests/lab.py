@@ -46,7 +46,8 @@ def wait_for(what, question, seconds=20.0):
 
 def clean_env(**more):
     """The environment without what would redirect bcd or the operator's commands."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("BCD_", "BETTER_COMPUTE_"))}
+    ours = ("BCD_", "BETTER_COMPUTE_", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     env.update(more)
     return env
 

@@ -112,6 +112,21 @@ def test_the_document_of_a_join_without_a_configuration_goes_through_too(lab):
     assert "CONNECT 10.201.2.2:7444" in lab.log("open")
 
 
+def test_a_websocket_goes_through_the_proxy_too(lab):
+    node = lab.node(HTTPS_PROXY=lab.proxy("closed", f"{USER}:{PASSWORD}@"))
+    text = node.config.read_text().replace("10.201.2.2:7443", "10.201.2.2:7449")
+    node.config.write_text(text + '[websocket]\nurl = "wss://10.201.2.2:7444/v1/session"\naudience = "10.201.2.2"\n'
+                           f'proxy_ca_file = "{lab.dev.dir}/serving-ca.pem"\n')
+    node.id = node.join(lab.dev.token())
+    node.start()
+    wait_for("the node to be connected", lambda: lab.dev.state(node.id) == "connected")
+    assert "CONNECT 10.201.2.2:7444" in lab.log("closed")
+    doctor = node.run("doctor")
+    assert "the WebSocket at https://10.201.2.2:7444/v1/session behind the proxy 10.201.1.1:8889" in doctor.stdout, doctor.stdout
+    tls = next(line for line in doctor.stdout.splitlines() if line.split()[1] == "tls")
+    assert tls.startswith("ok") and "proved itself" in tls, tls
+
+
 @pytest.mark.parametrize("value, why", [
     ("https://u:hush@proxy:443", "TLS to the proxy itself"),
     ("socks5://u:hush@proxy:1080", "its scheme is not http"),

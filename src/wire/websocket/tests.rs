@@ -34,9 +34,11 @@ fn heard(client: bool, bytes: &[u8], ahead: usize) -> (io::Result<Vec<u8>>, Vec<
         let mut data = Vec::new();
         let read = rt::timeout(LONG, socket.read_to_end(&mut data)).await;
         let _ = rt::timeout(LONG, socket.shutdown()).await;
-        drop(socket);
+        // Before this side is gone: one that closes over unread bytes resets.
         let mut answered = Vec::new();
-        theirs.read_to_end(&mut answered).await.unwrap();
+        let heard = rt::timeout(LONG, theirs.read_to_end(&mut answered)).await;
+        heard.unwrap().unwrap();
+        drop(socket);
         (read.unwrap().map(|_| data), answered)
     })
 }
