@@ -163,6 +163,37 @@ impl Links {
     }
 }
 
+/// The kernel's announcements of what routers advertise (rtnetlink, RTNLGRP_ND_USEROPT).
+pub struct Advertised(OwnedFd);
+
+impl Advertised {
+    /// # Errors
+    /// The kernel has no IPv6, or too many files are open.
+    pub fn open() -> io::Result<Self> {
+        let fd = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        // The group's number is 20; the address has a bit for each.
+        bind(&fd, &SocketAddrNetlink::new(0, 1 << 19))?;
+        Ok(Self(fd))
+    }
+
+    /// The next announcement, or `None` when there is none now.
+    pub fn next<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        let (length, _) = recv(&self.0, &mut *buffer, RecvFlags::empty()).ok()?;
+        buffer.get(..length)
+    }
+}
+
+impl AsFd for Advertised {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// The kernel's announcements of devices (netlink, kobject_uevent).
 pub struct Uevents(OwnedFd);
 

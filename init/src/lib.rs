@@ -1,7 +1,7 @@
 //! PID 1 of the ramdisk, and the processes it is made of.
 //!
 //! Pure, and tested without a machine: [`options`] (what the kernel command line asks of init), [`dhcp`],
-//! [`packet`] and [`netlink`] (bytes), [`modules`] (depmod's files), [`nics`] (which NIC when). Edges:
+//! [`packet`], [`ipv6`] and [`netlink`] (bytes), [`modules`] (depmod's files), [`nics`] (which NIC when). Edges:
 //! [`edge`] (syscalls), [`mounts`], [`console`], [`loader`], [`network`], and [`supervise`], which is
 //! PID 1 itself. What reads foreign bytes runs in a child of PID 1, never in PID 1.
 #![deny(
@@ -23,6 +23,7 @@
 pub mod console;
 pub mod dhcp;
 pub mod edge;
+pub mod ipv6;
 pub mod loader;
 pub mod modules;
 pub mod mounts;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use bcd::sys::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::dhcp::{Action, Client, Lease, MAX_MESSAGE};
-use crate::edge::{Links, RawSocket, lease_socket};
+use crate::edge::{Advertised, Links, RawSocket, lease_socket};
+use crate::ipv6;
 use crate::netlink::Request;
 use crate::nics::{Nic, Situation, shown};
 use crate::options::Options;
@@ -20,6 +21,10 @@ use crate::{packet, say};
 
 /// How often /sys is looked at while there is no address.
 const SCAN: Duration = Duration::from_millis(200);
+/// The same once there is an IPv6 address, as DHCP may answer yet.
+const SLOW_SCAN: Duration = Duration::from_secs(5);
+/// Name servers by IPv6 that are kept; a resolver looks at three.
+const SERVERS: usize = 3;
 /// How often a person is told what is being waited for.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -50,6 +55,15 @@ struct Network {
     raised: Vec<u32>,
     asking: Vec<Asking>,
     held: Option<Held>,
+    /// What routers advertise; `None` where the kernel does not say.
+    advertised: Option<Advertised>,
+    /// A router gave an address beyond the link, and PID 1 knows.
+    has_ipv6: bool,
+    /// From the lease: the search domain and name servers.
+    domain: Option<String>,
+    servers: Vec<Ipv4Addr>,
+    /// From routers.
+    servers_ipv6: Vec<Ipv6Addr>,
 }
 
 /// Runs until the machine ends.
@@ -70,6 +84,8 @@ pub fn run() -> Result<(), String> {
             std::thread::park();
         }
     }
+    // Before any link is up, so that no advertisement is missed.
+    let advertised = Advertised::open().ok();
     let now = monotonic();
     let mut network = Network {
         options,
@@ -79,6 +95,11 @@ pub fn run() -> Result<(), String> {
         raised: Vec::new(),
         asking: Vec::new(),
         held: None,
+        advertised,
+        has_ipv6: false,
+        domain: None,
+        servers: Vec::new(),
+        servers_ipv6: Vec::new(),
     };
     loop {
         network.step();
@@ -98,7 +119,7 @@ impl Network {
         let mut wake = None;
         if self.held.is_none() {
             self.search(now);
-            wake = Some(SCAN);
+            wake = Some(if self.has_ipv6 { SLOW_SCAN } else { SCAN });
         }
         for index in (0..self.asking.len()).rev() {
             let action = self
@@ -181,6 +202,18 @@ impl Network {
             }
             self.ask_on(nic, upper, now);
         }
+        let mut usable = nics
+            .iter()
+            .filter(|nic| nic.carrier && situation.may_use(nic));
+        if !self.has_ipv6
+            && let Some((name, address, prefix)) = usable.find_map(|nic| self.by_router(nic))
+        {
+            self.has_ipv6 = true;
+            say(&format!(
+                "{name} has the address {address}/{prefix} from a router"
+            ));
+            up();
+        }
         self.tell(&nics, now);
     }
 
@@ -189,8 +222,7 @@ impl Network {
         let Some(id) = self.options.vlan else {
             return Some(nic.clone());
         };
-        let name: String = nic.name.chars().take(10).collect();
-        let name = format!("{name}.{id}");
+        let name = vlan_name(nic, id);
         match self.links.ask(&Request::vlan(nic.index, id, &name)) {
             Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
                 say(&format!(
@@ -205,6 +237,17 @@ impl Network {
                 Some(upper)
             }
         }
+    }
+
+    /// The IPv6 address that a router gave the NIC, or the VLAN on top of it.
+    fn by_router(&self, nic: &Nic) -> Option<(String, Ipv6Addr, u8)> {
+        let name = match self.options.vlan {
+            Some(id) => vlan_name(nic, id),
+            None => nic.name.clone(),
+        };
+        let table = fs::read_to_string("/proc/net/if_inet6").ok()?;
+        let (address, prefix) = ipv6::address(&table, &name)?;
+        Some((name, address, prefix))
     }
 
     fn ask_on(&mut self, nic: &Nic, upper: Nic, now: Duration) {
@@ -232,7 +275,7 @@ impl Network {
 
     /// Says every ten seconds what is being waited for.
     fn tell(&mut self, nics: &[Nic], now: Duration) {
-        if now.saturating_sub(self.told) < TELL || self.held.is_some() {
+        if now.saturating_sub(self.told) < TELL || self.held.is_some() || self.has_ipv6 {
             return;
         }
         self.told = now;
@@ -326,7 +369,7 @@ impl Network {
     }
 
     /// Gives the NIC what the lease says, and writes down what others need to know of it.
-    fn configure(&self, nic: &Nic, lease: &Lease) {
+    fn configure(&mut self, nic: &Nic, lease: &Lease) {
         let mut failed = Vec::new();
         let mut ask = |what: &str, request: &Request| {
             if let Err(error) = self.links.ask(request) {
@@ -351,14 +394,9 @@ impl Network {
                 &Request::route(nic.index, destination, prefix, router),
             );
         }
-        let mut resolv = String::new();
-        if let Some(domain) = &lease.domain {
-            let _ = writeln!(resolv, "search {domain}");
-        }
-        for server in &lease.dns {
-            let _ = writeln!(resolv, "nameserver {server}");
-        }
-        if let Err(error) = replace("/etc/resolv.conf", &resolv) {
+        self.domain.clone_from(&lease.domain);
+        self.servers.clone_from(&lease.dns);
+        if let Err(error) = self.write_servers() {
             failed.push(format!("/etc/resolv.conf: {error}"));
         }
         let list = |all: &[Ipv4Addr]| {
@@ -399,6 +437,46 @@ impl Network {
         }
     }
 
+    /// Writes down which name servers there are.
+    fn write_servers(&self) -> io::Result<()> {
+        let mut resolv = String::new();
+        if let Some(domain) = &self.domain {
+            let _ = writeln!(resolv, "search {domain}");
+        }
+        let all = self.servers.iter().copied().map(IpAddr::from);
+        for server in all.chain(self.servers_ipv6.iter().copied().map(IpAddr::from)) {
+            let _ = writeln!(resolv, "nameserver {server}");
+        }
+        replace("/etc/resolv.conf", &resolv)
+    }
+
+    /// Takes what routers say of name servers.
+    fn take_advertised(&mut self) {
+        let before = self.servers_ipv6.clone();
+        let Some(advertised) = &self.advertised else {
+            return;
+        };
+        let mut buffer = [0; 2048];
+        while let Some(message) = advertised.next(&mut buffer) {
+            for (server, lifetime) in ipv6::name_servers(message).unwrap_or_default() {
+                // Without the link's name, a link-local address leads nowhere.
+                let usable = server
+                    .segments()
+                    .first()
+                    .is_some_and(|first| first & 0xffc0 != 0xfe80);
+                self.servers_ipv6.retain(|known| *known != server);
+                if lifetime > 0 && usable && self.servers_ipv6.len() < SERVERS {
+                    self.servers_ipv6.push(server);
+                }
+            }
+        }
+        if self.servers_ipv6 != before
+            && let Err(error) = self.write_servers()
+        {
+            say(&format!("cannot write /etc/resolv.conf: {error}"));
+        }
+    }
+
     /// Waits for a packet or until `timeout` is over, and hands packets to their clients.
     fn wait(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.map(|timeout| Timespec {
@@ -413,10 +491,12 @@ impl Network {
                 .iter()
                 .map(|one| one.raw.as_fd())
                 .chain(held.into_iter().flatten())
+                .chain(self.advertised.as_ref().map(AsFd::as_fd))
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
             let _ = poll(&mut fds, timeout.as_ref());
         }
+        self.take_advertised();
         let now = monotonic();
         let mut buffer = [0; 2048];
         for index in (0..self.asking.len()).rev() {
@@ -445,6 +525,12 @@ impl Network {
             }
         }
     }
+}
+
+/// What a VLAN on top of the NIC is called.
+fn vlan_name(nic: &Nic, id: u16) -> String {
+    let name: String = nic.name.chars().take(10).collect();
+    format!("{name}.{id}")
 }
 
 /// The sockets for asking for more time, opened when they are first needed.

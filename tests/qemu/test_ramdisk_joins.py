@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from lab import wait_for
+from lab import ControlPlane, wait_for
 from qemu.machine import TOLERANT, silent_network, user_network
 from site_agent import assertion, read_key
 
@@ -172,3 +172,20 @@ def test_a_uefi_machine_says_so_and_that_secure_boot_is_off(machine, dev, tmp_pa
         "-drive", f"if=pflash,format=raw,unit=1,file={variables}")
     found = with_facts(dev, FIRST, 240)["facts"]
     assert (found["firmware"]["boot_mode"], found["firmware"]["secure_boot"]) == ("uefi", "disabled")
+
+
+def test_a_network_that_has_ipv6_alone_is_enough(machine, better_compute, tmp_path):
+    """Nobody answers DHCP; a router advertises a prefix."""
+    directory = tmp_path / "dev6"
+    directory.mkdir()
+    dev = ControlPlane(better_compute, directory)
+    dev.ports = {"gateway": "[::1]:0"}
+    try:
+        dev.start()
+        guest = machine(f"{parameters(dev, FIRST, host='[fec0::2]')} {CONSOLES}",
+                        *user_network("n0", FIRST, options=",ipv4=off"))
+        guest.wait_for(r"init: eth0 has the address fec0::5054:ff:fe00:1/64 from a router")
+        # At once, and not after the minute that bcd waits for a network in vain.
+        guest.wait_for(r'"event":"ramdisk\.joined","node":"node_', 40)
+    finally:
+        dev.kill()
