@@ -1,8 +1,8 @@
 //! Whether packets of full size pass, both ways, and if not, which size does.
 //!
 //! A path whose MTU is smaller than this machine's, and that says so to nobody, stalls exactly when
-//! somebody has much to say. So a TLS handshake is begun with a hello longer than a packet; the
-//! gateway's certificates make its answer long. If it stalls, the same is tried with TCP segments (both ways) of ever
+//! somebody has much to say. So a TLS handshake is begun with a hello longer than a packet; how long the
+//! answer is depends on the gateway's certificates, so the way back is tested no further than that. If it stalls, the same is tried with TCP segments (both ways) of ever
 //! smaller packets, all at once.
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ async fn climb(
     };
     if passes {
         return Verdict::ok(match full {
-            Some(mtu) => format!("packets of {mtu} bytes pass to {address} and back"),
-            None => format!("full packets pass to {address} and back"),
+            Some(mtu) => format!("packets of {mtu} bytes pass to {address}, and its answer came"),
+            None => format!("full packets pass to {address}, and its answer came"),
         });
     }
     let full = full.unwrap_or(1500);
