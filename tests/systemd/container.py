@@ -25,6 +25,9 @@ ExecStart=/opt/bcd node --config /etc/bcd/config.toml
 StandardError=append:/var/lib/bcd/node.log
 Restart=always
 """
+FLASH = """[Service]
+ExecStart=/usr/bin/systemd-inhibit --what=shutdown:sleep --who=fwupd "--why=writing firmware" --mode=block /bin/sleep 1000
+"""
 
 
 class Container:
@@ -38,6 +41,7 @@ class Container:
         etc.mkdir()
         (units / "default.target").write_text(TARGET)
         (units / "bcd.service").write_text(SERVICE)
+        (units / "flash.service").write_text(FLASH)
         (units / "systemd-firstboot.service").symlink_to("/dev/null")
         (etc / "config.toml").write_text(config)
         (etc / "config.toml").chmod(0o600)
@@ -50,20 +54,23 @@ class Container:
                 ["systemd-nspawn", "--quiet", "--directory=/", "--volatile=yes", "--boot", "--register=no", "--keep-unit",
                  f"--machine={self.name}", *self.binds],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean_env(SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="1"))
+
+    def leader(self):
+        """The container's first process: the child that systemd-nspawn is left with once it has set all up."""
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
 
-        def leader():
+        def child():
             assert self.process.poll() is None, f"systemd-nspawn ended:\n{self.console()}"
             return children.read_text().split()
 
-        self.leader = int(wait_for("the container's first process", leader)[0])
+        return wait_for("the container's first process", child)[-1]
 
     def console(self):
         return (self.dir / "console.log").read_text(errors="replace")
 
     def run(self, *command):
         """What a command in the container prints."""
-        return subprocess.run(["nsenter", "-t", str(self.leader), "-a", *command], stdin=subprocess.DEVNULL,
+        return subprocess.run(["nsenter", "-t", self.leader(), "-a", *command], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean_env(), timeout=30).stdout
 
     def ended(self):
@@ -73,6 +80,6 @@ class Container:
     def stop(self):
         if self.process and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.leader, signal.SIGKILL)
+                os.kill(int(self.leader()), signal.SIGKILL)
             self.process.wait(20)
         shutil.rmtree(f"/run/systemd/nspawn/propagate/{self.name}", ignore_errors=True)
