@@ -40,9 +40,11 @@ mapfile -t scripts < <(git ls-files -- '*.sh' .ci/run 2>/dev/null | sort)
 
 check "rustfmt" cargo fmt --all --check
 check "rustfmt, fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
-check "clippy, bcd as it ships" cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+# Tests, and what else needs the operator's feature, are held by the run that has it.
+ships=(cargo clippy --locked --quiet --workspace --exclude better-compute-parts --lib --bins)
+check "clippy, bcd as it ships" "${ships[@]}" -- -D warnings
 check "clippy, control-plane" cargo clippy --locked --quiet --workspace --all-targets --features control-plane -- -D warnings
-check "clippy, fakehw" cargo clippy --locked --quiet --workspace --all-targets --features fakehw -- -D warnings
+check "clippy, fakehw" "${ships[@]}" --features fakehw -- -D warnings
 check "shellcheck" shellcheck -x "${scripts[@]}"
 check "python sources compile" python3 -m compileall -q tests benches
 counted "dependencies" python3 tests/deps/check_deps.py
