@@ -5,13 +5,16 @@ use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::reactor::Readiness;
 use super::timer::sleep;
 
 /// How long a listener waits when the process or the host has no descriptors left.
 const EXHAUSTED: Duration = Duration::from_secs(1);
+
+/// What the kernel keeps of what the other end does not read. Not inherited from a listener.
+const SEND_BUFFER: usize = 16 * 1024;
 
 /// A listening socket in this thread's loop.
 pub struct UnixListener {
@@ -72,6 +75,7 @@ impl UnixStream {
     /// When it cannot be made non-blocking or watched.
     pub fn from_std(socket: StdStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
+        sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
         Ok(Self {
             readiness: Readiness::new(&socket)?,
             socket,

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::fs::Dir;
 
@@ -18,9 +18,6 @@ const DIRECT: usize = 107;
 
 /// Clients that wait to be taken.
 const BACKLOG: i32 = 8;
-
-/// What the kernel keeps of an answer that is not read.
-const SEND_BUFFER: usize = 16 * 1024;
 
 /// A socket file, removed when it is dropped, unless another has taken its place.
 pub struct Place {
@@ -65,7 +62,6 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
         _ => {}
     }
     let socket = socket()?;
-    sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
     at(&new, |address| rustix::net::bind(&socket, address))?;
     // Nobody reaches it before it listens: no moment has a wider mode.
     let placed = std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600))
