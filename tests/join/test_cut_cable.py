@@ -85,6 +85,8 @@ def length(fleet, bcd, tmp_path_factory):
     return dict(proxy.passed)
 
 
+# Some fifty joins, each with a pause before its second try.
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_join_cut_after_any_number_of_bytes_finishes_as_one_node(fleet, machine, length, direction, reset):
