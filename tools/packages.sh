@@ -8,8 +8,7 @@
 set -euo pipefail
 
 build="gcc libc6-dev make git ca-certificates binutils"
-# A compiler with its own library sources (rustup's musl targets are used where they are
-# installed, but a fresh Debian has none), the C library to link, and a linker for arm64.
+# A compiler with its own library sources, the C library to link, and a linker for arm64.
 musl="musl-dev musl-tools gcc-aarch64-linux-gnu rustc-web cargo-web rust-web-src"
 
 # What an image of the ramdisk is made with, and what the labs boot it in.
