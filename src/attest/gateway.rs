@@ -13,6 +13,7 @@ use crate::config::{Config, WebSocket};
 use crate::crypto::gateway_verifier::PinnedCa;
 use crate::crypto::pin::Pin;
 use crate::crypto::provider::provider;
+use crate::wire::Line;
 use crate::wire::grpc::client::Endpoint;
 use crate::wire::url::Url;
 use crate::wire::websocket::Way;
@@ -23,6 +24,7 @@ pub struct Gateway {
     url: Url,
     name: ServerName<'static>,
     websocket: Option<Rc<Way>>,
+    line: Option<Rc<dyn Line>>,
 }
 
 /// Why a gateway cannot be called.
@@ -45,7 +47,16 @@ impl Gateway {
             url,
             name,
             websocket: None,
+            line: None,
         })
+    }
+
+    /// The same gateway, reached over `line`.
+    pub fn over(self, line: Rc<dyn Line>) -> Self {
+        Self {
+            line: Some(line),
+            ..self
+        }
     }
 
     /// The gateway of a configuration. Through a WebSocket its certificate must carry the audience.
@@ -77,6 +88,7 @@ impl Gateway {
         Endpoint {
             tls: secure.then(|| (Arc::clone(tls), self.name.clone())),
             websocket: self.websocket.clone(),
+            line: self.line.clone(),
             ..Endpoint::new(self.url.host.clone(), self.url.port)
         }
     }

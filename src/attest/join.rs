@@ -25,6 +25,7 @@ use crate::crypto::jwk::PublicKey;
 use crate::crypto::key::{self, NodeKey};
 use crate::crypto::{csr, hpke};
 use crate::facts::nics;
+use crate::identity::record::Identity;
 use crate::proto::{
     Envelope, Facts, HardwareClaims, JoinRequest, JoinRequestCredential, JoinResponse,
     JoinResponseOutcome, NetworkInterface, Role, SealedToken, join_service,
@@ -179,6 +180,25 @@ pub async fn run(
             verdict::judge(&envelope, expected).map_err(Error::Answer)
         }
         _ => Err(Error::Answer(Refused::Empty)),
+    }
+}
+
+impl Accepted {
+    /// The identity it makes.
+    pub fn identity(&self) -> Identity {
+        let result = &self.result;
+        let mut identity = Identity::default();
+        identity.spiffe_id.clone_from(&result.spiffe_id);
+        identity.node_id.clone_from(&result.node_id);
+        identity.role = role_word(result.role).unwrap_or_default().to_owned();
+        identity.site.clone_from(&result.site);
+        identity.pool.clone_from(&result.pool);
+        identity
+            .certificate_chain
+            .clone_from(&result.certificate_chain);
+        identity.set_trust(&self.trust);
+        identity.server_time_ms = self.time_ms;
+        identity
     }
 }
 

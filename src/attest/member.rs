@@ -26,6 +26,7 @@ use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust, TrustError};
 use crate::proto::{Envelope, Message, ServerTime, TrustBundle};
 use crate::rt::{self, BlockingError};
+use crate::sys::clock::Wall;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::utc::Utc;
 use crate::sys::{clock, fs};
@@ -40,7 +41,8 @@ const NEW_PINS: &str =
 pub struct Member(Rc<Inner>);
 
 struct Inner {
-    store: Arc<Store>,
+    keep: Arc<dyn Keep>,
+    wall: Wall,
     gateway: Gateway,
     node_id: Rc<str>,
     present: RefCell<Present>,
@@ -76,6 +78,58 @@ pub enum Ask {
     NotAccepted,
 }
 
+/// Where a member's identity and keys are kept; what they hand out is kept when they return. Blocks.
+pub trait Keep: Send + Sync {
+    /// The key of the next renewal: the one of a renewal that was cut off, unless it was `refused`, or a
+    /// new one.
+    ///
+    /// # Errors
+    /// It could not be made, read or written.
+    fn next_key(&self, present: NodeKey, refused: bool) -> Result<NodeKey, StoreError>;
+
+    /// Changes the identity, which must be the one with the certificates `own`; with `renewed` the key of
+    /// the renewal is its key from then on.
+    ///
+    /// # Errors
+    /// See [`KeepError`]; what was kept before stands.
+    fn change(
+        &self,
+        own: &[Vec<u8>],
+        renewed: bool,
+        change: &mut dyn FnMut(&mut Identity),
+    ) -> Result<Identity, KeepError>;
+}
+
+/// On the disk, where `bcd join` may be at work too.
+impl Keep for Store {
+    fn next_key(&self, present: NodeKey, refused: bool) -> Result<NodeKey, StoreError> {
+        match refused {
+            true => self.new_next_key(),
+            false => Store::next_key(self, &present, clock::wall_ms()),
+        }
+    }
+
+    fn change(
+        &self,
+        own: &[Vec<u8>],
+        renewed: bool,
+        change: &mut dyn FnMut(&mut Identity),
+    ) -> Result<Identity, KeepError> {
+        let _lock = lock(self.dir())?;
+        let mut identity = match self.load().map_err(KeepError::Store)? {
+            State::Joined(on_disk) if on_disk.identity.certificate_chain == own => on_disk.identity,
+            _ => return Err(KeepError::NotOurs),
+        };
+        change(&mut identity);
+        let kept = match renewed {
+            true => self.complete_renewal(&identity),
+            false => self.save_identity(&identity),
+        };
+        kept.map_err(KeepError::Store)?;
+        Ok(identity)
+    }
+}
+
 /// Why something was not written.
 #[derive(Debug)]
 pub enum KeepError {
@@ -99,6 +153,28 @@ impl Member {
             serving_ca: config.serving_ca_spki_pin,
             join_signing: config.join_signing_key_pin,
         };
+        let gateway = Gateway::of(config)?;
+        let member = Self::of(
+            gateway,
+            configured,
+            Arc::new(store),
+            joined,
+            Wall::default(),
+        );
+        Ok(member?)
+    }
+
+    /// The member with the identity that was loaded from `keep`, by the clock `wall`.
+    ///
+    /// # Errors
+    /// The key does not fit TLS.
+    pub fn of(
+        gateway: Gateway,
+        configured: Configured,
+        keep: Arc<dyn Keep>,
+        joined: Joined,
+        wall: Wall,
+    ) -> Result<Self, rustls::Error> {
         let Joined { identity, key } = joined;
         let (trust, error) = identity.trust(configured);
         if let Some(error) = error {
@@ -109,10 +185,11 @@ impl Member {
             log::event(Level::Warn, "identity.trust_bundle_ignored", &fields);
         }
         let server_time_ms = Arc::new(AtomicU64::new(identity.server_time_ms));
-        let tls = tls(&trust, &server_time_ms, Some((&identity, &key)))?;
+        let tls = tls(&trust, wall, &server_time_ms, Some((&identity, &key)))?;
         Ok(Self(Rc::new(Inner {
-            store: Arc::new(store),
-            gateway: Gateway::of(config)?,
+            keep,
+            wall,
+            gateway,
             node_id: identity.node_id.as_str().into(),
             present: RefCell::new(Present {
                 identity,
@@ -178,7 +255,13 @@ impl Member {
 
     /// The time certificates are judged by, Unix time in milliseconds.
     pub fn trusted_ms(&self) -> u64 {
-        clock::trusted_ms(self.0.server_time_ms.load(Ordering::Relaxed))
+        let told = self.0.server_time_ms.load(Ordering::Relaxed);
+        self.0.wall.trusted_ms(told)
+    }
+
+    /// This node's clock, right or wrong. Unix time in milliseconds.
+    pub fn wall_ms(&self) -> u64 {
+        self.0.wall.ms()
     }
 
     /// The last time that was told by signature, in this process or before; 0: none. Unix time in
@@ -204,7 +287,7 @@ impl Member {
     pub fn offset_ms(&self) -> Option<i64> {
         self.0.told.get()?;
         let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
-        Some(ms(self.now_ms()).saturating_sub(ms(clock::wall_ms())))
+        Some(ms(self.now_ms()).saturating_sub(ms(self.wall_ms())))
     }
 
     /// From when to when the certificate is valid, Unix time in seconds.
@@ -238,7 +321,7 @@ impl Member {
             return;
         }
         match self
-            .keep(move |identity| identity.server_time_ms = time_ms)
+            .change(false, move |identity| identity.server_time_ms = time_ms)
             .await
         {
             Ok(_) => self.0.present.borrow_mut().identity.server_time_ms = time_ms,
@@ -251,7 +334,7 @@ impl Member {
 
     fn told_time(&self, time_ms: u64) {
         let held_ms = self.0.told.get().map(|_| self.now_ms());
-        let now_ms = best_guess(time_ms, clock::wall_ms(), held_ms);
+        let now_ms = best_guess(time_ms, self.wall_ms(), held_ms);
         self.0.told.set(Some((clock::monotonic(), now_ms)));
         // Never past the end of our own certificate: a control plane with a mad clock must not be able
         // to make everything look expired for good.
@@ -277,7 +360,8 @@ impl Member {
             }
         };
         let kept = trust.clone();
-        if let Err(error) = self.keep(move |identity| identity.set_trust(&kept)).await {
+        let set = move |identity: &mut Identity| identity.set_trust(&kept);
+        if let Err(error) = self.change(false, set).await {
             let fields = [("error", Value::Chain(&error))];
             log::event(Level::Error, "trust.not_stored", &fields);
             return None;
@@ -290,7 +374,7 @@ impl Member {
                 return Some(present.trust.version());
             }
             let own = (&present.identity, &*present.key);
-            tls(&trust, &self.0.server_time_ms, Some(own))
+            tls(&trust, self.0.wall, &self.0.server_time_ms, Some(own))
         };
         let mut present = self.0.present.borrow_mut();
         present.identity.set_trust(&trust);
@@ -336,8 +420,8 @@ impl Member {
         }
     }
 
-    pub(super) fn store(&self) -> &Arc<Store> {
-        &self.0.store
+    pub(super) fn kept(&self) -> &Arc<dyn Keep> {
+        &self.0.keep
     }
 
     pub(super) fn key(&self) -> Rc<NodeKey> {
@@ -356,7 +440,7 @@ impl Member {
     /// How to call without a certificate.
     pub(super) fn endpoint(&self) -> Result<Endpoint, rustls::Error> {
         let present = self.0.present.borrow();
-        let tls = tls(&present.trust, &self.0.server_time_ms, None)?;
+        let tls = tls(&present.trust, self.0.wall, &self.0.server_time_ms, None)?;
         Ok(self.0.gateway.endpoint(&tls))
     }
 
@@ -369,15 +453,13 @@ impl Member {
         } = accepted;
         let (chain, kept) = (result.certificate_chain, trust.clone());
         let identity = self
-            .locked(move |store, mut identity| {
-                identity.certificate_chain = chain;
+            .change(true, move |identity| {
+                identity.certificate_chain.clone_from(&chain);
                 // What the session took meanwhile stays.
-                if kept.version() > version_on_disk(&identity) {
+                if kept.version() > version_on_disk(identity) {
                     identity.set_trust(&kept);
                 }
                 identity.server_time_ms = identity.server_time_ms.max(time_ms);
-                store.complete_renewal(&identity)?;
-                Ok(identity)
             })
             .await?;
         let tls = {
@@ -386,7 +468,8 @@ impl Member {
                 true => &present.trust,
                 false => &trust,
             };
-            tls(trust, &self.0.server_time_ms, Some((&identity, &key)))
+            let own = Some((&identity, &key));
+            tls(trust, self.0.wall, &self.0.server_time_ms, own)
         };
         let mut present = self.0.present.borrow_mut();
         present.identity = identity;
@@ -407,36 +490,15 @@ impl Member {
         Ok(self.valid_s().1)
     }
 
-    /// Changes the identity on the disk.
-    async fn keep(
+    /// Changes the identity where it is kept, on a thread of its own.
+    async fn change(
         &self,
-        change: impl FnOnce(&mut Identity) + Send + 'static,
+        renewed: bool,
+        mut change: impl FnMut(&mut Identity) + Send + 'static,
     ) -> Result<Identity, KeepError> {
-        self.locked(|store, mut identity| {
-            change(&mut identity);
-            store.save_identity(&identity)?;
-            Ok(identity)
-        })
-        .await
-    }
-
-    /// Runs `work` on a thread of its own, with the directory locked and the identity as it stands on
-    /// the disk, which must be the one this node runs with.
-    async fn locked(
-        &self,
-        work: impl FnOnce(&Store, Identity) -> Result<Identity, StoreError> + Send + 'static,
-    ) -> Result<Identity, KeepError> {
-        let store = self.0.store.clone();
+        let keep = self.0.keep.clone();
         let own = self.0.present.borrow().identity.certificate_chain.clone();
-        let done = rt::blocking("identity", move || {
-            let _lock = lock(store.dir())?;
-            match store.load().map_err(KeepError::Store)? {
-                State::Joined(on_disk) if on_disk.identity.certificate_chain == own => {
-                    work(&store, on_disk.identity).map_err(KeepError::Store)
-                }
-                _ => Err(KeepError::NotOurs),
-            }
-        });
+        let done = rt::blocking("identity", move || keep.change(&own, renewed, &mut change));
         done.await.map_err(KeepError::Thread)?
     }
 }
@@ -460,11 +522,12 @@ fn version_on_disk(identity: &Identity) -> u64 {
 
 fn tls(
     trust: &Trust,
+    wall: Wall,
     server_time_ms: &Arc<AtomicU64>,
     own: Option<(&Identity, &NodeKey)>,
 ) -> Result<Arc<ClientConfig>, rustls::Error> {
     let mark = Arc::clone(server_time_ms);
-    let trusted = move || clock::trusted_ms(mark.load(Ordering::Relaxed));
+    let trusted = move || wall.trusted_ms(mark.load(Ordering::Relaxed));
     let own = own.map(|(identity, key)| {
         let chain = identity.certificate_chain.iter();
         let chain = chain.map(|der| CertificateDer::from(der.clone()));

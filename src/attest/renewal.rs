@@ -128,15 +128,12 @@ pub async fn run<F: Future>(member: Member, mut renewed: impl FnMut(IdentityRene
 
 /// One try. After a refusal with another key: the one that was refused may be why.
 async fn attempt(member: &Member, another_key: bool) -> Result<IdentityRenewed, Error> {
-    let store = member.store().clone();
+    let keep = member.kept().clone();
     let present = member.key();
-    let (pkcs8, now_ms) = (present.to_pem(), clock::wall_ms());
+    let pkcs8 = present.to_pem();
     let next = rt::blocking("identity", move || {
-        if another_key {
-            return store.new_next_key();
-        }
         let present = key::NodeKey::from_pem(&pkcs8).map_err(StoreError::Key)?;
-        store.next_key(&present, now_ms)
+        keep.next_key(present, another_key)
     });
     let next = next.await.map_err(Error::Thread)?.map_err(Error::Store)?;
 
@@ -145,7 +142,7 @@ async fn attempt(member: &Member, another_key: bool) -> Result<IdentityRenewed, 
     let renewal = Renewal {
         node_id: identity.node_id.clone(),
         csr: csr.clone(),
-        time_ms: i64::try_from(now_ms).unwrap_or(i64::MAX),
+        time_ms: i64::try_from(member.wall_ms()).unwrap_or(i64::MAX),
         daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let signed = envelope::sign(renewal.encode_to_vec(), Purpose::Renewal, &present);

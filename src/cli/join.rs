@@ -12,9 +12,10 @@ use self::terms::Terms;
 use super::flags::{Args, Command, Flag};
 use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, take_proxy, warn};
 use crate::attest::gateway;
-use crate::attest::join::{self, Accepted, Asked, Expected, Notice, is_node_id};
+use crate::attest::join::{self, Asked, Expected, Notice, is_node_id};
 use crate::attest::join_token::{self, JoinToken, TokenFile};
 use crate::config::Config;
+use crate::crypto::jwk::PublicKey;
 use crate::crypto::key::NodeKey;
 use crate::facts;
 use crate::identity::record::Identity;
@@ -129,6 +130,14 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The key that tokens are sealed to, from beside the configuration.
+///
+/// # Errors
+/// It is not there, or another than the pinned one.
+pub(super) fn join_key(config: &Config) -> Result<PublicKey, Failure> {
+    terms::read_jwk(config)?.ok_or_else(|| terms::no_jwk(config))
 }
 
 /// Nothing is left to do but what an earlier join was cut off before.
@@ -332,7 +341,7 @@ pub(super) fn ask(
     let tls = gateway::tls(vec![going.serving_ca], || clock::trusted_ms(0), None)
         .map_err(Failure::failed)?;
     let run = join::run(&going.gateway, &tls, &request, &expected, patience, notice);
-    Ok(block_on(run)?.map(|accepted| identity(&accepted)))
+    Ok(block_on(run)?.map(|accepted| accepted.identity()))
 }
 
 /// The key of a join that was cut off, or a new one; on the disk when this returns.
@@ -353,22 +362,6 @@ pub(super) fn key(store: &Store, state: State) -> Result<NodeKey, Failure> {
     let key = NodeKey::generate().map_err(Failure::failed)?;
     store.save_key(&key).map_err(stored)?;
     Ok(key)
-}
-
-fn identity(accepted: &Accepted) -> Identity {
-    let result = &accepted.result;
-    let mut identity = Identity::default();
-    identity.spiffe_id.clone_from(&result.spiffe_id);
-    identity.node_id.clone_from(&result.node_id);
-    identity.role = join::role_word(result.role).unwrap_or_default().to_owned();
-    identity.site.clone_from(&result.site);
-    identity.pool.clone_from(&result.pool);
-    identity
-        .certificate_chain
-        .clone_from(&result.certificate_chain);
-    identity.set_trust(&accepted.trust);
-    identity.server_time_ms = accepted.time_ms;
-    identity
 }
 
 /// What follows a join, a fresh one or an earlier one: the files go to the unprivileged node's

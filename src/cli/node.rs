@@ -98,6 +98,7 @@ pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<Exit
             data_dir,
             boot_id: clock::boot_id().unwrap_or_default(),
             frames: frames.sender.clone(),
+            machine: None,
         };
         let (engine, commands) = Engine::new(parts, &recovered);
         drop(recovered);

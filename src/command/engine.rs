@@ -14,7 +14,7 @@ use super::machine::{Event, Outcome};
 use super::outputs::Outputs;
 use super::record::WATERMARK;
 use super::work::{Context, Progress};
-use super::{Commands, dropped};
+use super::{Commands, Machine, dropped};
 use crate::facts::report::Reporter;
 use crate::journal::{self, Journal, Recovered};
 use crate::proto::{Command, NodeFrame};
@@ -59,6 +59,8 @@ pub struct Parts {
     pub frames: Sender<NodeFrame>,
     /// For `node.facts`.
     pub facts: Reporter,
+    /// Who does the work; `None`: this machine.
+    pub machine: Option<Arc<dyn Machine>>,
 }
 
 /// All that is done for commands.
@@ -137,12 +139,14 @@ impl Engine {
     /// Decides what was running when the daemon ended.
     async fn resume(&mut self) {
         // First, while they still count as running: what they put out has no result that names it.
-        let done: Vec<Id> = self.ledger.done().collect();
-        let outputs = self.outputs.clone();
-        let _ = rt::blocking("outputs", move || {
-            outputs.tidy(|id| done.binary_search(&id).is_ok());
-        })
-        .await;
+        if self.parts.machine.is_none() {
+            let done: Vec<Id> = self.ledger.done().collect();
+            let outputs = self.outputs.clone();
+            let _ = rt::blocking("outputs", move || {
+                outputs.tidy(|id| done.binary_search(&id).is_ok());
+            })
+            .await;
+        }
         for plan in std::mem::take(&mut self.lost) {
             self.write(plan).await;
         }
@@ -265,6 +269,7 @@ impl Engine {
 
     fn begin(&mut self, id: Id, kind: &'static Kind, job: Job, running_event: u64) {
         let to_inbox = self.to_inbox.clone();
+        let machine = self.parts.machine.clone();
         let stop = Stop::new();
         let context = stop.map(|stop| {
             self.stops.insert(id, stop.clone());
@@ -288,16 +293,19 @@ impl Engine {
             };
             let outcome = match context {
                 Err(error) => failed(&error),
-                Ok(mut context) => rt::blocking(kind.name, move || job.run(&mut context))
-                    .await
-                    .unwrap_or_else(|error| failed(&error)),
+                Ok(mut context) => rt::blocking(kind.name, move || match machine {
+                    None => job.run(&mut context),
+                    Some(machine) => machine.run(id, job),
+                })
+                .await
+                .unwrap_or_else(|error| failed(&error)),
             };
             let _ = to_inbox.send(Input::Ended(id, kind, outcome)).await;
         });
     }
 
     fn forget_outputs(&self, ids: Vec<Id>) {
-        if ids.is_empty() {
+        if ids.is_empty() || self.parts.machine.is_some() {
             return;
         }
         let outputs = self.outputs.clone();

@@ -23,17 +23,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::converge;
 use crate::proto::{Command, NodeFrame, NodeFrameKind, OutputChunk, OutputRequest};
 use crate::rt;
 use crate::rt::channel::Sender;
 use crate::sys::log::{self, Level, Value};
 
 use engine::Input;
-use id::Id;
+use kinds::KINDS;
 use outputs::{CHUNK, Outputs};
 
 pub use engine::{Clocks, Engine, Parts};
+pub use id::Id;
+pub use kinds::Job;
 pub use ledger::{Going, Seen};
+pub use machine::{Failure, Outcome};
 
 mod engine;
 mod id;
@@ -48,6 +52,20 @@ mod work;
 
 /// The most that one `OutputRequest` is answered with.
 const RANGE: usize = 1024 * 1024;
+
+/// What this bcd can do, as `Hello` says it: `command.<kind>` and `section.<name>`.
+pub fn capabilities() -> Vec<String> {
+    let commands = KINDS.iter().map(|kind| ["command.", kind.name].concat());
+    let sections = converge::sections().map(|name| ["section.", name].concat());
+    commands.chain(sections).collect()
+}
+
+/// A machine in the place of this one: a simulated node's, whose commands must do nothing here. It puts
+/// out nothing that is fetched later.
+pub trait Machine: Send + Sync {
+    /// Does the work of a command. Blocks: for a thread.
+    fn run(&self, id: Id, job: Job) -> Outcome;
+}
 
 /// The way to the commands, for whoever holds the session. Clones lead to the same place.
 #[derive(Clone)]

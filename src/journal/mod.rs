@@ -15,7 +15,8 @@
 //!
 //! How the parts fit: [`format`](mod@format) is the bytes, `scan` reads them, `index` knows what is
 //! needed and where it stands, `writer` appends and `rewrite` makes the file anew, `open` recovers. All of that is
-//! plain blocking code; this file puts it on a thread of its own behind a bounded queue.
+//! plain blocking code; `thread` puts it on a thread of its own behind a bounded queue. `memory` stands in
+//! for all of it where there is no disk.
 //!
 //! What it refuses: files of another node or of a newer bcd, symlinks and whatever else is no
 //! regular file; none of these is touched.
@@ -33,6 +34,7 @@ mod crc32c;
 mod error;
 mod format;
 mod index;
+mod memory;
 mod open;
 mod rewrite;
 mod scan;

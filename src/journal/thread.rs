@@ -4,10 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use super::memory::Memory;
 use super::writer::Writer;
 use super::{Committed, Entry, JournalError, Limits, OpenError, Recovered, Status, Stored};
 use crate::rt::channel::{Receiver, Sender, channel};
+use crate::sys::clock::Wall;
 use crate::sys::fs::Dir;
+use crate::sys::random;
 
 /// Jobs that wait for the thread; who brings more waits.
 const QUEUE: usize = 64;
@@ -15,6 +18,7 @@ const QUEUE: usize = 64;
 const GROUP: usize = 512 << 10;
 /// Nothing here goes deep.
 const STACK: usize = 128 << 10;
+const NO_ID: &str = "cannot make the journal's id";
 
 type Reply<T> = Sender<Result<T, JournalError>>;
 
@@ -33,8 +37,16 @@ enum Job {
 /// A handle to the journal; clones are cheap. The file is closed when the last one is gone.
 #[derive(Clone)]
 pub struct Journal {
-    jobs: Sender<Job>,
+    keeper: Keeper,
     shared: Arc<Shared>,
+}
+
+/// Who does the work.
+#[derive(Clone)]
+enum Keeper {
+    Thread(Sender<Job>),
+    /// Whoever calls.
+    Memory(Arc<Mutex<Memory>>),
 }
 
 struct Shared {
@@ -90,7 +102,38 @@ impl Journal {
             .stack_size(STACK)
             .spawn(move || serve(writer, queue, &for_thread))
             .map_err(|error| OpenError::Kernel("cannot start a thread", error))?;
-        Ok(Self { jobs, shared })
+        let keeper = Keeper::Thread(jobs);
+        Ok(Self { keeper, shared })
+    }
+
+    /// An empty journal without a file, which stamps its events by `wall`.
+    ///
+    /// # Errors
+    /// The kernel gave no random bytes.
+    pub fn in_memory(limits: Limits, wall: Wall) -> Result<Self, OpenError> {
+        let id = random::bytes().map_err(|error| OpenError::Kernel(NO_ID, error))?;
+        let max_events = usize::try_from(limits.max_events).unwrap_or(usize::MAX);
+        let memory = Memory::new(id, max_events, wall);
+        let shared = Shared {
+            acked: AtomicU64::new(0),
+            state: Mutex::new(State {
+                status: memory.status(),
+                closed: false,
+                waiting: Vec::new(),
+            }),
+        };
+        Ok(Self {
+            keeper: Keeper::Memory(Arc::new(Mutex::new(memory))),
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// What a daemon would find that is started now on a journal in memory. `None`: this one is a file.
+    pub fn recovered(&self) -> Option<Recovered> {
+        match &self.keeper {
+            Keeper::Memory(memory) => Some(locked(memory).recovered()),
+            Keeper::Thread(_) => None,
+        }
     }
 
     /// Puts `entries` on the disk, all or none; without any it does nothing.
@@ -98,7 +141,10 @@ impl Journal {
     /// # Errors
     /// See [`JournalError`]; nothing of it is there then, save where [`JournalError::Disk`] says so.
     pub async fn commit(&self, entries: Vec<Entry>) -> Result<Committed, JournalError> {
-        self.ask(|reply| Job::Commit(entries, reply)).await
+        match &self.keeper {
+            Keeper::Thread(jobs) => ask(jobs, |reply| Job::Commit(entries, reply)).await,
+            Keeper::Memory(memory) => self.with(memory, |memory| memory.commit(entries)),
+        }
     }
 
     /// As [`commit`](Self::commit), for threads.
@@ -106,9 +152,12 @@ impl Journal {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn commit_blocking(&self, entries: Vec<Entry>) -> Result<Committed, JournalError> {
+        let jobs = match &self.keeper {
+            Keeper::Thread(jobs) => jobs,
+            Keeper::Memory(memory) => return self.with(memory, |memory| memory.commit(entries)),
+        };
         let (reply, mut answer) = channel(1);
-        self.jobs
-            .send_blocking(Job::Commit(entries, reply))
+        jobs.send_blocking(Job::Commit(entries, reply))
             .map_err(|_| JournalError::Closed)?;
         answer.recv_blocking().unwrap_or(Err(JournalError::Closed))
     }
@@ -119,20 +168,29 @@ impl Journal {
     /// # Errors
     /// The disk failed, or the thread has ended.
     pub async fn read(&self, after: u64, max_bytes: usize) -> Result<Vec<Stored>, JournalError> {
-        self.ask(|reply| Job::Read {
+        let jobs = match &self.keeper {
+            Keeper::Thread(jobs) => jobs,
+            Keeper::Memory(memory) => return Ok(locked(memory).read(after, max_bytes)),
+        };
+        let job = |reply| Job::Read {
             after,
             max_bytes,
             reply,
-        })
-        .await
+        };
+        ask(jobs, job).await
     }
 
     /// Forgets the events up to `position`. The file learns of it with the next commit; after a crash
     /// before that they are there again, and the resume position tells.
     pub fn ack(&self, position: u64) {
         self.shared.acked.fetch_max(position, Ordering::AcqRel);
-        // A full queue has jobs, after each of which the thread looks at it anyway.
-        let _ = self.jobs.try_send(Job::Acked);
+        match &self.keeper {
+            // A full queue has jobs, after each of which the thread looks at it anyway.
+            Keeper::Thread(jobs) => {
+                let _ = jobs.try_send(Job::Acked);
+            }
+            Keeper::Memory(memory) => self.with(memory, |memory| memory.ack(position)),
+        }
     }
 
     /// Begins a new journal, for when the control plane knows more events of this one than were ever
@@ -142,7 +200,16 @@ impl Journal {
     /// # Errors
     /// As [`commit`](Self::commit); the journal is then as it was.
     pub async fn rebase(&self) -> Result<[u8; 16], JournalError> {
-        self.ask(Job::Rebase).await
+        match &self.keeper {
+            Keeper::Thread(jobs) => ask(jobs, Job::Rebase).await,
+            Keeper::Memory(memory) => {
+                // Without random bytes it goes on as it is: the caller dials again.
+                let id = random::bytes().map_err(|_| JournalError::Closed)?;
+                self.with(memory, |memory| memory.rebase(id));
+                self.shared.acked.store(0, Ordering::Release);
+                Ok(id)
+            }
+        }
     }
 
     /// Waits until there is an event after `after`, and returns the position. For any number of tasks.
@@ -175,14 +242,27 @@ impl Journal {
         self.shared.state().status.clone()
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, JournalError> {
-        let (reply, mut answer) = channel(1);
-        self.jobs
-            .send(job(reply))
-            .await
-            .map_err(|_| JournalError::Closed)?;
-        answer.recv().await.unwrap_or(Err(JournalError::Closed))
+    /// Does `work` on a journal in memory, and tells how it is then.
+    fn with<T>(&self, memory: &Mutex<Memory>, work: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut memory = locked(memory);
+        let done = work(&mut memory);
+        let status = memory.status();
+        drop(memory);
+        self.shared.publish(status, false);
+        done
     }
+}
+
+async fn ask<T>(jobs: &Sender<Job>, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, JournalError> {
+    let (reply, mut answer) = channel(1);
+    jobs.send(job(reply))
+        .await
+        .map_err(|_| JournalError::Closed)?;
+    answer.recv().await.unwrap_or(Err(JournalError::Closed))
+}
+
+fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread: takes what has come together, writes the commits of it in one go, answers, and

@@ -108,6 +108,29 @@ struct Needs {
     command: bool,
 }
 
+/// Whether no part of a commit is larger than any journal takes.
+pub(super) fn fits(commit: &[Entry]) -> Result<(), JournalError> {
+    let too_large = |what, max| Err(JournalError::TooLarge { what, max });
+    for entry in commit {
+        match entry {
+            Entry::Event { body, .. } if body.len() > MAX_BODY => {
+                return too_large("an event", MAX_BODY);
+            }
+            Entry::Put { value, .. } if value.len() > MAX_VALUE => {
+                return too_large("a value", MAX_VALUE);
+            }
+            Entry::Put { key, .. } | Entry::Delete { key, .. } if key.len() > MAX_KEY => {
+                return too_large("a key", MAX_KEY);
+            }
+            _ => {}
+        }
+    }
+    match commit.len() > MAX_COMMIT {
+        true => too_large("a commit's count of entries", MAX_COMMIT),
+        false => Ok(()),
+    }
+}
+
 impl Writer {
     /// Appends the commits, each whole or not at all, with one flush for all of them. What is `Ok` is
     /// on the disk.
@@ -268,20 +291,11 @@ impl Writer {
 
     /// What a commit takes, or why it can never be taken.
     fn needs(&self, commit: &[Entry]) -> Result<Needs, JournalError> {
-        let too_large = |what, max| Err(JournalError::TooLarge { what, max });
+        fits(commit)?;
         let mut needs = Needs::default();
         let (mut records, mut spec) = (false, false);
         for entry in commit {
             let length = match entry {
-                Entry::Event { body, .. } if body.len() > MAX_BODY => {
-                    return too_large("an event", MAX_BODY);
-                }
-                Entry::Put { value, .. } if value.len() > MAX_VALUE => {
-                    return too_large("a value", MAX_VALUE);
-                }
-                Entry::Put { key, .. } | Entry::Delete { key, .. } if key.len() > MAX_KEY => {
-                    return too_large("a key", MAX_KEY);
-                }
                 Entry::Event { class, body } => {
                     needs.events += 1;
                     records |= *class == Class::Result;
@@ -303,11 +317,9 @@ impl Writer {
             };
             needs.bytes += total(length) as u64;
         }
-        if commit.len() > MAX_COMMIT {
-            return too_large("a commit's count of entries", MAX_COMMIT);
-        }
         if needs.bytes > MAX_COMMIT_BYTES as u64 {
-            return too_large("a commit", MAX_COMMIT_BYTES);
+            let (what, max) = ("a commit", MAX_COMMIT_BYTES);
+            return Err(JournalError::TooLarge { what, max });
         }
         needs.result = records && !needs.command && !spec;
         Ok(needs)

@@ -49,7 +49,15 @@ impl TcpStream {
     /// # Errors
     /// The kernel's word: refused, unreachable, timed out.
     pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-        Self::connect_segments(address, None).await
+        Self::connect_as(address, None, None).await
+    }
+
+    /// As [`connect`](Self::connect), from the address `source` of this host.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and that this host has no such address, or no free port there.
+    pub async fn connect_from(address: SocketAddr, source: SocketAddr) -> io::Result<TcpStream> {
+        Self::connect_as(address, None, Some(source)).await
     }
 
     /// As [`connect`](Self::connect), with segments of at most `segment` bytes both ways: the other
@@ -60,6 +68,14 @@ impl TcpStream {
     pub async fn connect_segments(
         address: SocketAddr,
         segment: Option<u32>,
+    ) -> io::Result<TcpStream> {
+        Self::connect_as(address, segment, None).await
+    }
+
+    async fn connect_as(
+        address: SocketAddr,
+        segment: Option<u32>,
+        source: Option<SocketAddr>,
     ) -> io::Result<TcpStream> {
         let family = if address.is_ipv4() {
             AddressFamily::INET
@@ -72,6 +88,9 @@ impl TcpStream {
         sockopt::set_tcp_nodelay(&socket, true)?;
         if let Some(segment) = segment {
             limit_segments(&socket, segment)?;
+        }
+        if let Some(source) = source {
+            rustix::net::bind(&socket, &source)?;
         }
         let connected = match rustix::net::connect(&socket, &address) {
             Ok(()) => true,
@@ -134,6 +153,18 @@ impl TcpStream {
             )
         };
         (status == 0).then(|| u32::try_from(mtu).ok())?
+    }
+
+    /// Closing it from now on resets the connection: what lies unsent is dropped, and the other end hears
+    /// of a fault.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        Ok(sockopt::set_socket_linger(
+            &self.socket,
+            Some(Duration::ZERO),
+        )?)
     }
 
     /// How long sent data may stay unacknowledged before the kernel drops the connection

@@ -13,7 +13,6 @@ use super::outbox::{NotSent, Outbox};
 use crate::journal::{Journal, Stored};
 use crate::proto::{GatewayFrame, Heartbeat, Message, NodeFrame, NodeFrameKind};
 use crate::rt::{self, Either, channel};
-use crate::sys::clock;
 use crate::sys::log::{self, Level, Value};
 use crate::wire::grpc::MESSAGE_LIMIT;
 use crate::wire::grpc::client::{Client, Receiver, Sender};
@@ -59,7 +58,7 @@ pub struct Live {
     feed: Feed,
     journal: Journal,
     /// The heartbeat to send next.
-    beat: Option<u64>,
+    beat: Option<Heartbeat>,
     /// The answer to send next.
     answer: Option<NodeFrame>,
     /// For a frame to go out.
@@ -87,9 +86,11 @@ impl Live {
         }
     }
 
-    /// Sends a heartbeat as soon as the way is free; one that still waits there is replaced.
-    pub fn beat(&mut self, sequence: u64) {
-        self.beat = Some(sequence);
+    /// Sends a heartbeat as soon as the way is free; one that still waits there is replaced. `now_ms` is
+    /// this node's clock, Unix time in milliseconds.
+    pub fn beat(&mut self, sequence: u64, now_ms: u64) {
+        let time_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+        self.beat = Some(Heartbeat { sequence, time_ms });
     }
 
     /// Everything up to `position` is stored.
@@ -192,10 +193,9 @@ impl Live {
 
     /// What to send next, one after the other: events go together as far as they are at hand.
     fn frames(&mut self) -> Vec<Vec<u8>> {
-        if let Some(sequence) = self.beat.take() {
-            let time_ms = i64::try_from(clock::wall_ms()).unwrap_or(i64::MAX);
+        if let Some(beat) = self.beat.take() {
             let frame = NodeFrame {
-                kind: Some(NodeFrameKind::Heartbeat(Heartbeat { sequence, time_ms })),
+                kind: Some(NodeFrameKind::Heartbeat(beat)),
             };
             return vec![frame.encode_to_vec()];
         }

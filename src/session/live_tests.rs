@@ -186,7 +186,7 @@ async fn session(journal: &Journal, welcome: Welcome) -> (Running, Peer) {
     rt::spawn(async move {
         loop {
             match rt::select(live.next(true, &mut given), due.recv()).await {
-                Either::Right(Some(sequence)) => live.beat(sequence),
+                Either::Right(Some(sequence)) => live.beat(sequence, 0),
                 Either::Right(None) => return,
                 Either::Left(Ok(Happened::Frame(GatewayFrame {
                     kind: Some(GatewayFrameKind::Ack(ack)),

@@ -352,7 +352,7 @@ impl<D: Duties> Holder<D> {
             interval_ms: welcome.heartbeat_interval_ms,
             spread_ms: welcome.reconnect_spread_ms,
         };
-        let outbox = Outbox::resume(resume, forgotten, clock::wall_ms());
+        let outbox = Outbox::resume(resume, forgotten, self.member.wall_ms());
         let held = Held {
             live: Live::new(*opened, self.journal.clone(), outbox),
             address,
@@ -486,7 +486,8 @@ impl<D: Duties> Holder<D> {
 
     fn beat(&mut self, sequence: u64) {
         if let Some(held) = &mut self.held {
-            held.live.beat(sequence);
+            let time_ms = self.member.wall_ms();
+            held.live.beat(sequence, time_ms);
             self.duties.awake();
         }
     }

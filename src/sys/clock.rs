@@ -10,6 +10,25 @@ pub fn wall_ms() -> u64 {
     milliseconds(clock_gettime(ClockId::Realtime))
 }
 
+/// The host's clock, or one that stands apart from it: what a simulated node goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wall {
+    /// How far it is ahead of the host's, in milliseconds.
+    pub ahead_ms: i64,
+}
+
+impl Wall {
+    /// As [`wall_ms`].
+    pub fn ms(self) -> u64 {
+        wall_ms().saturating_add_signed(self.ahead_ms)
+    }
+
+    /// As [`trusted_ms`].
+    pub fn trusted_ms(self, server_time_ms: u64) -> u64 {
+        latest_credible(self.ms(), server_time_ms.max(build_time_ms()))
+    }
+}
+
 /// Time since some fixed instant of this boot; never goes back, and stands still while the
 /// machine is suspended.
 pub fn monotonic() -> Duration {
@@ -43,7 +62,7 @@ pub const fn build_time_ms() -> u64 {
 /// build time. A dead clock cannot stop a join, and one that jumped back revives nothing expired.
 /// A clock more than ten years past the other two is as wrong as a dead one, and left out.
 pub fn trusted_ms(server_time_ms: u64) -> u64 {
-    latest_credible(wall_ms(), server_time_ms.max(build_time_ms()))
+    Wall::default().trusted_ms(server_time_ms)
 }
 
 fn latest_credible(wall_ms: u64, known_ms: u64) -> u64 {

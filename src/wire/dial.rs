@@ -1,6 +1,8 @@
 //! From a host and a port to a connection that is ready to speak.
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,16 @@ use crate::rt::{self, ConnectError, Stream, tls::TlsError};
 
 /// How TLS is spoken to a server, and the name its certificate must be for.
 pub type TlsTarget = (Arc<ClientConfig>, ServerName<'static>);
+
+/// A way to a server that is made above this floor, in the place of this host's network, its proxies
+/// and its look-ups: a simulation's, whose connections have faults.
+pub trait Line: fmt::Debug {
+    /// Connects, within `wait`.
+    fn open(&self, wait: Duration) -> Opening;
+}
+
+/// A connection on its way.
+pub type Opening = Pin<Box<dyn Future<Output = Result<Stream, ConnectError>>>>;
 
 /// Why there is no connection.
 pub(super) enum DialError {

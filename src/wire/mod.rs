@@ -15,6 +15,6 @@ pub mod url;
 mod watched;
 pub mod websocket;
 
-pub use dial::{TlsTarget, Tried};
+pub use dial::{Line, Opening, TlsTarget, Tried};
 pub use hop::{Credentials, Hop, HopCause, HopError};
 pub use phase::Phase;

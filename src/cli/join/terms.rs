@@ -181,7 +181,7 @@ fn no_config(error: ConfigError) -> Failure {
     Failure::refused(format!("{}; {hint}", said(&error)))
 }
 
-fn no_jwk(config: &Config) -> Failure {
+pub(super) fn no_jwk(config: &Config) -> Failure {
     Failure::failed(format!(
         "there is no {}, so the token cannot be sealed; copy it from the install, or give --server https://… to \
          take it from the control plane",
@@ -251,7 +251,7 @@ fn agrees(config: &Config, given: &Given) -> Result<(), Failure> {
 
 /// The key beside the configuration, if there is one. Another key than the pinned one is an error:
 /// a stale file has to be noticed.
-fn read_jwk(config: &Config) -> Result<Option<PublicKey>, Failure> {
+pub(super) fn read_jwk(config: &Config) -> Result<Option<PublicKey>, Failure> {
     let path = config.join_encryption_jwk();
     let parent = path
         .parent()

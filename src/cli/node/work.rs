@@ -1,9 +1,8 @@
 //! The node's duties, put together: which part takes which order.
 use std::cell::RefCell;
 
-use crate::command::Commands;
-use crate::command::kinds::KINDS;
-use crate::converge::{self, Converge};
+use crate::command::{Commands, capabilities};
+use crate::converge::Converge;
 use crate::facts;
 use crate::proto::{Command, OutputRequest};
 use crate::rt;
@@ -36,13 +35,6 @@ impl Work {
             sending: RefCell::default(),
         }
     }
-}
-
-/// What this bcd can do: `command.<kind>` and `section.<name>`.
-fn capabilities() -> Vec<String> {
-    let commands = KINDS.iter().map(|kind| ["command.", kind.name].concat());
-    let sections = converge::sections().map(|name| ["section.", name].concat());
-    commands.chain(sections).collect()
 }
 
 impl Duties for Work {

@@ -48,6 +48,7 @@ fn start(data_dir: &Path) -> Daemon {
         data_dir: data_dir.to_owned(),
         boot_id: clock::boot_id().unwrap(),
         frames: sender,
+        machine: None,
     };
     let (engine, commands) = Engine::new(parts, &recovered);
     let engine = rt::spawn(engine.run());

@@ -26,7 +26,7 @@ use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, frame_encoded, send}
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
 use crate::rt;
-use crate::wire::dial::{self, DialError, TlsTarget, Tried};
+use crate::wire::dial::{self, DialError, Line, TlsTarget, Tried};
 use crate::wire::hop::HopError;
 use crate::wire::http1::date;
 pub use crate::wire::phase::Phase;
@@ -200,6 +200,8 @@ pub struct Endpoint {
     pub tls: Option<TlsTarget>,
     /// The WebSocket it is reached through; `host` and `port` are then for logs alone.
     pub websocket: Option<Rc<Way>>,
+    /// What it is reached over instead of the network; `host` and `port` are then for logs alone.
+    pub line: Option<Rc<dyn Line>>,
     /// Deadlines of connecting.
     pub waits: Waits,
     /// Which of the name's addresses are tried last.
@@ -216,6 +218,7 @@ impl Endpoint {
             port,
             tls: None,
             websocket: None,
+            line: None,
             waits: Waits::default(),
             tried: Rc::default(),
             message_limit: MESSAGE_LIMIT,
@@ -249,9 +252,10 @@ impl Client {
             host, port, waits, ..
         } = endpoint;
         let tried = &endpoint.tried;
-        let stream = match &endpoint.websocket {
-            Some(way) => dial::through(way, waits.connect, waits.tls, tried).await,
-            None => {
+        let stream = match (&endpoint.line, &endpoint.websocket) {
+            (Some(line), _) => line.open(waits.connect).await.map_err(DialError::Connect),
+            (None, Some(way)) => dial::through(way, waits.connect, waits.tls, tried).await,
+            (None, None) => {
                 let tls = endpoint.tls.is_some();
                 dial::connect(host, *port, tls, waits.connect, tried).await
             }
