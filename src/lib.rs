@@ -2,7 +2,7 @@
 //! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
 //!
 //! Floors, lowest first: sys, rt, proto, wire, crypto, config, journal, facts, identity, attest, session,
-//! converge, command, status, doctor, cli.
+//! converge, command, status, doctor, sim, cli.
 pub mod attest;
 pub mod cli;
 pub mod command;
@@ -16,6 +16,7 @@ pub mod journal;
 pub mod proto;
 pub mod rt;
 pub mod session;
+pub mod sim;
 pub mod status;
 pub mod sys;
 pub mod wire;

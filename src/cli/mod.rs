@@ -15,6 +15,7 @@ mod join;
 mod journal;
 mod node;
 mod ramdisk;
+pub mod sim;
 mod status;
 mod version;
 
@@ -54,6 +55,7 @@ pub static BCD: Command = Command::group(
         journal::COMMAND,
         node::COMMAND,
         ramdisk::COMMAND,
+        sim::COMMAND,
         status::COMMAND,
         version::COMMAND,
     ],
