@@ -8,7 +8,9 @@ use bcd::wire::http1::server::{Answer, Request};
 use nanoserde::{DeJson, SerJson};
 
 use super::query::Query;
-use super::views::{CreateToken, CreatedToken, NodeView, Nodes, TokenView, Tokens};
+use super::views::{
+    CreateToken, CreatedToken, CreatedTokens, NodeView, Nodes, TOKENS_MAX, TokenView, Tokens,
+};
 use super::{Api, BODY_MAX, Refused, answer};
 use crate::contract;
 use crate::ids;
@@ -169,41 +171,51 @@ impl Api {
         if !(1..=TTL_MAX_SECONDS).contains(&ttl) {
             return Err(Refused::invalid("ttl is from 1s to 30d"));
         }
+        let count = asked.count.unwrap_or(1);
+        if !(1..=TOKENS_MAX).contains(&count) || (mac.is_some() && count > 1) {
+            return Err(Refused::invalid(format!(
+                "count is from 1 to {TOKENS_MAX}, and 1 for a token with a mac"
+            )));
+        }
         let now = now_ms();
-        let minted = token::mint(now);
-        let created = CreatedToken {
-            id: minted.id,
+        let expires_at_ms = now + ttl * 1000;
+        let minted: Vec<_> = (0..count).map(|_| token::mint(now)).collect();
+        let created = minted.iter().map(|minted| CreatedToken {
+            id: minted.id.clone(),
             token: minted.token.to_string(),
             role: role_name(role).unwrap_or("unknown").to_owned(),
-            pool: asked.pool,
-            site: asked.site,
+            pool: asked.pool.clone(),
+            site: asked.site.clone(),
             allow_reclaim,
-            expires_at_ms: now + ttl * 1000,
+            expires_at_ms,
             mac: mac.map(|mac| mac.to_string()),
-        };
-        let (id, pool, site) = (
-            created.id.clone(),
-            created.pool.clone(),
-            created.site.clone(),
-        );
-        let digest = minted.digest;
-        let expires_at_ms = created.expires_at_ms;
+        });
+        let created: Vec<_> = created.collect();
+        let (pool, site) = (asked.pool, asked.site);
         self.registry
             .with(move |records| {
-                records.store.add_token(&NewToken {
-                    id: &id,
-                    digest,
-                    role,
-                    pool: &pool,
-                    site: &site,
-                    mac,
-                    allow_reclaim,
-                    created_at_ms: now,
-                    expires_at_ms,
+                records.store.together(|store| {
+                    minted.iter().try_for_each(|minted| {
+                        store.add_token(&NewToken {
+                            id: &minted.id,
+                            digest: minted.digest,
+                            role,
+                            pool: &pool,
+                            site: &site,
+                            mac,
+                            allow_reclaim,
+                            created_at_ms: now,
+                            expires_at_ms,
+                        })
+                    })
                 })
             })
             .await?;
-        Ok(answer(201, created.serialize_json()))
+        let text = match (asked.count, created.first()) {
+            (None, Some(token)) => token.serialize_json(),
+            _ => CreatedTokens { tokens: created }.serialize_json(),
+        };
+        Ok(answer(201, text))
     }
 
     async fn list_tokens(&self) -> Result<Answer, Refused> {

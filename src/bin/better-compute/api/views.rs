@@ -24,6 +24,17 @@ pub struct CreateToken {
     pub allow_reclaim: Option<bool>,
     /// For the attestor discovery: the machine it is for, which joins as `ramdisk`.
     pub mac: Option<String>,
+    /// So many alike; the answer is then [`CreatedTokens`].
+    pub count: Option<u32>,
+}
+
+/// Tokens that are made at once: one transaction, and an answer of some hundred KiB.
+pub const TOKENS_MAX: u32 = 1000;
+
+/// The answer to the creation of several.
+#[derive(DeJson, SerJson)]
+pub struct CreatedTokens {
+    pub tokens: Vec<CreatedToken>,
 }
 
 /// The answer to a creation: the only time the token is shown.

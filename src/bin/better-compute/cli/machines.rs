@@ -200,6 +200,7 @@ fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
         ))
     })?;
     let asked = CreateToken {
+        count: None,
         pool: args.value("pool").unwrap_or("discovered").to_owned(),
         site: registered.site,
         role: None,

@@ -3,14 +3,17 @@
 use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, print};
+use bcd::cli::{Failure, print, sim};
 use nanoserde::SerJson;
 
 use super::ago::{ago, parse_span, span};
 use super::client::{self, Client, DIR, JSON};
 use super::table;
-use crate::api::views::{CreateToken, CreatedToken, TokenView, Tokens};
+use crate::api::views::{CreateToken, CreatedToken, CreatedTokens, TOKENS_MAX, TokenView, Tokens};
 use crate::registry::now_ms;
+
+/// As many as bcd sim takes.
+const COUNT_MAX: usize = 65_536;
 
 pub(super) const COMMAND: Command = Command::group(
     "tokens",
@@ -36,6 +39,11 @@ pub(super) const COMMAND: Command = Command::group(
                 Flag::switch(
                     "allow-reclaim",
                     "Let a machine that joins again take its earlier node's id",
+                ),
+                Flag::value(
+                    "count",
+                    "N",
+                    "Make so many alike, one a line, 1 to 65536 (default 1): for bcd sim",
                 ),
                 DIR,
                 JSON,
@@ -66,14 +74,19 @@ fn create(args: &Args) -> Result<ExitCode, Failure> {
             Failure::refused("--ttl is a number and one of s, m, h, d, such as 90m")
         })?),
     };
-    let asked = CreateToken {
+    let count = sim::number(args, "count", COUNT_MAX)?;
+    let mut asked = CreateToken {
         pool: needed("pool")?,
         site: needed("site")?,
         role: args.value("role").map(str::to_owned),
         ttl_seconds: ttl.map(|ms| ms / 1000),
         allow_reclaim: Some(args.has("allow-reclaim")),
         mac: args.value("mac").map(str::to_owned),
+        count: None,
     };
+    if let Some(count) = count {
+        return create_many(args, &mut asked, count);
+    }
     let text = Client::new(args)?.call("POST", "tokens", Some(&asked.serialize_json()))?;
     if args.has("json") {
         print(&format!("{text}\n"))?;
@@ -90,6 +103,36 @@ fn create(args: &Args) -> Result<ExitCode, Failure> {
         span(created.expires_at_ms.saturating_sub(now_ms() - 500))
     );
     print(&format!("{}\n", created.token))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tokens by the thousand: each answer is printed as it comes.
+fn create_many(args: &Args, asked: &mut CreateToken, count: usize) -> Result<ExitCode, Failure> {
+    let client = Client::new(args)?;
+    let mut left = u32::try_from(count).unwrap_or(TOKENS_MAX);
+    while left > 0 {
+        let now = left.min(TOKENS_MAX);
+        asked.count = Some(now);
+        let text = client.call("POST", "tokens", Some(&asked.serialize_json()))?;
+        left -= now;
+        if args.has("json") {
+            print(&format!("{text}\n"))?;
+            continue;
+        }
+        let created: CreatedTokens = client::parse(&text)?;
+        let mut lines = String::new();
+        for one in created.tokens {
+            lines.push_str(&one.token);
+            lines.push('\n');
+        }
+        print(&lines)?;
+    }
+    if !args.has("json") {
+        eprintln!(
+            "{count} tokens for pool {} at site {}, shown this once: each joins one machine",
+            asked.pool, asked.site
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 
