@@ -2,7 +2,8 @@
 //!
 //! How the parts fit: `pki` is the bundle of keys, `store` the database; `joinservice` decides joins on a
 //! thread of its own; `registry` is the thread the gateway and the API reach the database through;
-//! `gateway` and `api` listen; `dev` puts them together in one process; `cli` is the commands.
+//! `gateway` and `api` listen; `dev` puts them together in one process; `simulation` judges what simulated
+//! nodes left in the records; `cli` is the commands.
 //!
 //! The modules are public for fuzz/, which has these sources as a library (Cargo.toml beside this file).
 
@@ -19,6 +20,7 @@ pub mod news;
 pub mod pki;
 pub mod registry;
 pub mod remedies;
+pub mod simulation;
 pub mod store;
 
 use std::process::ExitCode;

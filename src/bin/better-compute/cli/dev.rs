@@ -1,21 +1,33 @@
 //! `better-compute dev`: the control plane in one process.
 
-use std::path::PathBuf;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
+use bcd::attest::join_token::JoinToken;
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, print};
+use bcd::cli::{Failure, print, sim};
+use bcd::crypto::digest;
+use bcd::proto::{Event, EventBody, Message, Role};
 use bcd::sys::log::{self, Level};
 
 use super::ago::parse_span;
-use crate::dev::{self, DevError, DevFile, Listen, Options};
+use crate::dev::{self, DevError, DevFile, Listen, Meanwhile, Options};
 use crate::ids;
-use crate::joinservice::Policy;
+use crate::joinservice::{Policy, token};
+use crate::registry::{Registry, now_ms};
+use crate::simulation::{Ledger, Seen};
+use crate::store::{EventsAsked, NewToken};
 
 /// More threads than this only wait for each other.
 const LOOPS_MAX: usize = 256;
+/// How long simulated nodes may take to join.
+const TOKENS_FOR_MS: i64 = 86_400_000;
+/// Events that are judged at once.
+const PAGE: u32 = 1000;
 
 pub(super) const COMMAND: Command = Command::new(
     "dev",
@@ -70,23 +82,65 @@ pub(super) const COMMAND: Command = Command::new(
             "N",
             "Threads that hold the nodes' connections, 1 to 256 (default one a core)",
         ),
+        Flag::value(
+            "sim",
+            "N",
+            "Let so many simulated nodes join, as bcd sim does, and end with them",
+        ),
+        sim::FAULTS_FLAG,
+        sim::DURATION_FLAG,
+        sim::EVERY_FLAG,
+        Flag::switch("json", "With --sim: print the report as JSON"),
         Flag::switch("verbose", "Log connections and requests too"),
     ],
     run,
 )
-.details(
-    "Prints a line when it listens, and writes DIR/dev.json with its addresses, DIR/node/config.toml\n\
-     and DIR/node/join-encryption.jwk for a node on this host. SIGTERM or SIGINT ends it; kill -9 at\n\
-     any moment loses nothing it acknowledged.",
-);
+.details(bcd::faults_details!(
+    "Prints a line when it listens, and writes DIR/dev.json with its addresses, DIR/node/config.toml
+and DIR/node/join-encryption.jwk for a node on this host. SIGTERM or SIGINT ends it; kill -9 at
+any moment loses nothing it acknowledged.
+
+With --sim it runs simulated nodes against itself, until a signal or for --duration. Then it waits
+until each of their events is acknowledged, looks whether the records have each one once, and ends:
+exit code 1 when an event is missing or doubled, or a node could not join. Of the log only errors
+are written then, unless --verbose is given. better-compute nodes list and events show the nodes meanwhile.
+
+"
+));
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
     let options = options(args)?;
-    let level = match args.has("verbose") {
-        true => Level::Debug,
-        false => Level::Info,
+    let fleet = sim::number(args, "sim", sim::NODES)?;
+    let only_with_sim = ["faults", "duration", "event-every"];
+    if fleet.is_none()
+        && let Some(flag) = only_with_sim.iter().find(|flag| args.value(flag).is_some())
+    {
+        return Err(Failure::refused(format!(
+            "--{flag} is of the simulation: give --sim N too"
+        )));
+    }
+    let level = match (args.has("verbose"), fleet) {
+        (true, _) => Level::Debug,
+        (false, None) => Level::Info,
+        (false, Some(_)) => Level::Error,
     };
     log::start(level, false);
+    let outcome: Rc<Cell<Option<Result<ExitCode, Failure>>>> = Rc::default();
+    let meanwhile = match fleet {
+        Some(nodes) => {
+            let chosen = sim::Options::of(args)?;
+            let (outcome, site) = (outcome.clone(), options.site.clone());
+            let json = args.has("json");
+            let work: Meanwhile = Box::new(move |file, registry| {
+                Box::pin(async move {
+                    let done = simulate(nodes, chosen, &site, &file, &registry, json).await;
+                    outcome.set(Some(done));
+                })
+            });
+            Some(work)
+        }
+        None => None,
+    };
     let ready = |file: &DevFile| {
         // Whoever started it may have closed standard output; that is no reason to stop.
         let _ = print(&format!(
@@ -94,13 +148,98 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
             file.gateway_url, file.api_url, file.node_config
         ));
     };
-    match dev::run(&options, ready) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+    match dev::run(&options, ready, meanwhile) {
+        Ok(()) => outcome.take().unwrap_or(Ok(ExitCode::SUCCESS)),
         Err(error @ (DevError::Locked(_) | DevError::Unusable(_) | DevError::Exposed { .. })) => {
             Err(Failure::refused(error))
         }
         Err(error) => Err(Failure::failed(error)),
     }
+}
+
+/// Runs a fleet against the control plane of `file`, and judges what it left in the records.
+async fn simulate(
+    nodes: usize,
+    chosen: sim::Options,
+    site: &str,
+    file: &DevFile,
+    registry: &Registry,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let mut stop = sim::signals()?;
+    let setup = sim::prepare(Path::new(&file.node_config), chosen).await?;
+    let tokens = tokens(nodes, site, registry).await?;
+    let mut line = sim::Line::new(nodes);
+    let tell = &mut |counts: &bcd::sim::Counts, elapsed| line.tell(counts, elapsed);
+    let mut report = bcd::sim::run(setup, tokens, &mut stop, tell).await?;
+    line.end();
+    let mut ledger = Ledger::new(std::mem::take(&mut report.outcomes));
+    let mut after = 0;
+    loop {
+        let asked = EventsAsked {
+            after: Some(after),
+            limit: PAGE,
+            ..EventsAsked::default()
+        };
+        let events = registry
+            .with(move |records| records.store.events(&asked))
+            .await?;
+        let Some(last) = events.last() else { break };
+        after = last.number;
+        for event in &events {
+            let said = Event::decode(&event.body).ok().and_then(|event| event.body);
+            let said = match &said {
+                Some(EventBody::SectionStatus(status)) => Some(status.message.as_str()),
+                _ => None,
+            };
+            ledger.take(&Seen {
+                node_id: &event.node_id,
+                journal_id: &digest::hex(&event.journal_id),
+                sequence: event.sequence.unsigned_abs(),
+                kind: &event.kind,
+                said,
+            });
+        }
+    }
+    let verdict = ledger.verdict();
+    let code = sim::finish(&report, json)?;
+    // Beside the JSON, which is for programs.
+    match json {
+        true => eprintln!("{}", verdict.line()),
+        false => print(&format!("{}\n", verdict.line()))?,
+    }
+    match verdict.is_good() {
+        true => Ok(code),
+        false => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// So many join tokens for simulated nodes.
+async fn tokens(nodes: usize, site: &str, registry: &Registry) -> Result<Vec<JoinToken>, Failure> {
+    let now = now_ms();
+    let minted: Vec<_> = (0..nodes).map(|_| token::mint(now)).collect();
+    let tokens = minted.iter().map(|minted| JoinToken::parse(&minted.token));
+    let tokens = tokens.collect::<Result<_, _>>()?;
+    let site = site.to_owned();
+    let stored = registry.with(move |records| {
+        records.store.together(|store| {
+            minted.iter().try_for_each(|minted| {
+                store.add_token(&NewToken {
+                    id: &minted.id,
+                    digest: minted.digest,
+                    role: Role::NODE.0,
+                    pool: "sim",
+                    site: &site,
+                    mac: None,
+                    allow_reclaim: false,
+                    created_at_ms: now,
+                    expires_at_ms: now + TOKENS_FOR_MS,
+                })
+            })
+        })
+    });
+    stored.await?;
+    Ok(tokens)
 }
 
 fn options(args: &Args) -> Result<Options, Failure> {

@@ -1,5 +1,6 @@
 //! `better-compute events`: what nodes' journals said.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
@@ -10,6 +11,7 @@ use super::ago::parse_span;
 use super::client::{self, DIR, JSON, Patient};
 use crate::json::Json;
 use crate::registry::now_ms;
+use crate::simulation::{Ledger, Seen};
 
 const WAIT_S: u32 = 25;
 /// How many events are asked for at once.
@@ -24,6 +26,11 @@ pub(super) const COMMAND: Command = Command::new(
         Flag::value("kind", "KIND", "Only events of this kind, such as command_update"),
         Flag::value("since", "SPAN", "Only those that came within this span, such as 90m"),
         Flag::value("limit", "N", "At most so many, 1 to 1000 (default 100)"),
+        Flag::value(
+            "check",
+            "FILE",
+            "Show nothing, and hold all of them against what bcd sim --ledger wrote",
+        ),
         DIR,
         JSON,
     ],
@@ -31,11 +38,16 @@ pub(super) const COMMAND: Command = Command::new(
 )
 .details(
     "Each line: when it came, the node, its sequence in the node's journal, the kind, what it says.\n\
-     With --json each line is an object. With --follow it goes on through restarts of the control plane.",
+     With --json each line is an object. With --follow it goes on through restarts of the control plane.\n\
+     With --check it says whether the control plane has each event of each simulated node, and has it once;\n\
+     the exit code is 1 when one is missing or doubled.",
 )
 .positionals(&["[NODE]"]);
 
 fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(path) = args.value("check") {
+        return check(args, Path::new(path));
+    }
     let mut asked = String::new();
     if !args.positional(0).is_empty() {
         let id = client::id(args, "node", "node")?;
@@ -83,6 +95,44 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         let path = format!("events?after={next}&limit={PAGE}&wait={WAIT_S}{asked}");
         answer = patient.get(&path, false)?;
     }
+}
+
+/// Judges what a simulation left.
+fn check(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    let mut ledger = Ledger::parse(&text).map_err(|line| {
+        Failure::refused(format!(
+            "line {line} of {} is none that bcd sim --ledger writes",
+            path.display()
+        ))
+    })?;
+    let mut patient = Patient::new(args)?;
+    let mut after = 0;
+    loop {
+        let answer = patient.get(
+            &format!("events?after={after}&limit={LIMIT_MAX}"),
+            after == 0,
+        )?;
+        let events = answer.get("events").map(Json::items).unwrap_or_default();
+        for event in events {
+            let said = event.get("body").map(|body| body.text("message"));
+            ledger.take(&Seen {
+                node_id: event.text("nodeId"),
+                journal_id: event.text("journalId"),
+                sequence: event.number("sequence").unwrap_or(0).unsigned_abs(),
+                kind: event.text("kind"),
+                said,
+            });
+            after = event.number("number").unwrap_or(after);
+        }
+        if events.is_empty() {
+            break;
+        }
+    }
+    let verdict = ledger.verdict();
+    print(&format!("{}\n", verdict.line()))?;
+    Ok(ExitCode::from(u8::from(!verdict.is_good())))
 }
 
 fn line(event: &Json) -> String {

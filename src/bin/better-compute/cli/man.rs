@@ -76,8 +76,15 @@ fn page(root: &Command, command: &Command, path: &str) -> String {
         // Lines of the table are of a terminal's width: here they are filled anew, save those that
         // are indented.
         out.push_str(".SH DESCRIPTION\n");
+        let mut table = false;
         for line in command.details.lines() {
-            out.push_str(&line_of(line.trim()));
+            if std::mem::replace(&mut table, line.starts_with("  ")) != table {
+                out.push_str(if table { ".nf\n" } else { ".fi\n" });
+            }
+            out.push_str(&line_of(if table { line } else { line.trim() }));
+        }
+        if table {
+            out.push_str(".fi\n");
         }
     }
     if let Action::Group(commands) = command.action {

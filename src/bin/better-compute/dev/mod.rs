@@ -18,6 +18,7 @@ use std::error::Error;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
 use crate::joinservice::{JoinService, Keys, Policy, Refusal, threads};
 use crate::pki::PkiError;
-use crate::registry::{self, Records, RegistryError, now_ms};
+use crate::registry::{self, Records, Registry, RegistryError, now_ms};
 use crate::store::{Store, StoreError};
 
 /// The records.
@@ -134,11 +135,19 @@ impl From<fs::Error> for DevError {
     }
 }
 
-/// Runs the control plane until a signal ends it. `ready` is called with what it listens on.
+/// What a control plane runs for, instead of until a signal: it stops when this ends. It has the signals.
+pub type Meanwhile = Box<dyn FnOnce(DevFile, Registry) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// Runs the control plane until a signal ends it, or `meanwhile` does. `ready` is called with what it
+/// listens on.
 ///
 /// # Errors
 /// See [`DevError`]; then nothing listens.
-pub fn run(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevError> {
+pub fn run(
+    options: &Options,
+    ready: impl FnOnce(&DevFile),
+    meanwhile: Option<Meanwhile>,
+) -> Result<(), DevError> {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -154,10 +163,14 @@ pub fn run(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevErr
         let error = std::io::Error::from(error);
         log::event(Level::Warn, "dev.files", &[("error", Value::Chain(&error))]);
     }
-    rt::block_on(serve(options, ready))
+    rt::block_on(serve(options, ready, meanwhile))
 }
 
-async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), DevError> {
+async fn serve(
+    options: &Options,
+    ready: impl FnOnce(&DevFile),
+    meanwhile: Option<Meanwhile>,
+) -> Result<(), DevError> {
     let termination =
         rt::termination().map_err(|error| DevError::Io("watch for signals".to_owned(), error))?;
     let dir = Dir::create(&options.dir, 0o700)?;
@@ -240,7 +253,13 @@ async fn serve(options: &Options, ready: impl FnOnce(&DevFile)) -> Result<(), De
     });
     rt::spawn(gateway_serving.keep_fresh());
     rt::spawn(api_serving.keep_fresh());
+    let work = meanwhile.map(|work| work(written.clone(), registry.clone()));
     let stopping = async {
+        if let Some(work) = work {
+            // Whoever has the signals must have all of them.
+            drop(termination);
+            return work.await;
+        }
         let signal = match termination.await {
             Signal::Terminate => "SIGTERM",
             Signal::Interrupt => "SIGINT",
