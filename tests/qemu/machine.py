@@ -22,9 +22,9 @@ TOLERANT = "no_timer_check random.trust_cpu=on"
 
 class Machine:
     """One guest. `log` is what it said on ttyS0, `debug` what it said on ttyS1. With `direct=False` it has no kernel
-    until its firmware finds one."""
+    until its firmware finds one. `prefix` is a command that runs another, in a namespace say."""
 
-    def __init__(self, directory, kernel, image, cmdline, *more, memory=512, processors=1, direct=True):
+    def __init__(self, directory, kernel, image, cmdline, *more, memory=512, processors=1, direct=True, prefix=()):
         directory.mkdir(parents=True, exist_ok=True)
         self.dir = directory
         self.log = directory / "console.log"
@@ -32,7 +32,7 @@ class Machine:
         self.log.touch()
         self.process = None
         self.command = [
-            "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", str(memory), "-smp", str(processors),
+            *prefix, "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", str(memory), "-smp", str(processors),
             "-display", "none", "-nodefaults", "-no-user-config", "-vga", "std",
             *(["-kernel", str(kernel), "-initrd", str(image), "-append", f"{TOLERANT} {cmdline}"] if direct else []),
             "-chardev", f"file,id=s0,path={self.log},append=on", "-serial", "chardev:s0",
@@ -120,9 +120,9 @@ class Shell:
         return re.split(f"^begin-{self.count}\n", text, maxsplit=1, flags=re.M)[-1]
 
 
-def user_network(name, mac, *more, options=""):
+def user_network(name, mac, *more, options="", model="virtio-net-pci"):
     """A NIC on QEMU's own network: its DHCP server gives 10.0.2.15, the host is 10.0.2.2."""
-    return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"virtio-net-pci,netdev={name},mac={mac},romfile=", *more])]
+    return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"{model},netdev={name},mac={mac},romfile=", *more])]
 
 
 def silent_network(name, mac):
