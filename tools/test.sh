@@ -11,8 +11,10 @@ mkdir -p target
 venv=target/venv
 (make "$venv/ready" > target/venv.log 2>&1 || { cat target/venv.log >&2; exit 1; }) &
 python=$!
-# The kernel that the guests boot; the labs say what is wrong when it is not there.
-tools/kernel.sh amd64 cloud > /dev/null 2>&1 &
+# The kernels that the guests boot; the labs say what is wrong when one is not there.
+for flavour in cloud generic; do
+  tools/kernel.sh amd64 "$flavour" > /dev/null 2>&1 &
+done
 tools/build.sh --programs amd64
 wait "$python" || { echo "test: no Python environment" >&2; exit 1; }
 rm -f target/venv.log

@@ -50,12 +50,13 @@ def image(ramdisk, bcd, init, modules):
 
 @pytest.fixture
 def machine(kernel, image, tmp_path):
-    """machine(cmdline, *qemu's arguments) starts a guest; all are killed at the end."""
+    """machine(cmdline, *qemu's arguments) starts a guest, of the labs' own kernel and image or of the two that `boots`
+    names; all are killed at the end."""
     made = []
 
-    def make(cmdline, *more, name=None, **settings):
+    def make(cmdline, *more, name=None, boots=None, **settings):
         directory = tmp_path / (name or f"machine{len(made)}")
-        guest = Machine(directory, kernel / "vmlinuz", image, cmdline, *more, **settings)
+        guest = Machine(directory, *(boots or (kernel / "vmlinuz", image)), cmdline, *more, **settings)
         made.append(guest)
         return guest.start()
 
