@@ -36,9 +36,11 @@ pub struct Lan {
     pub mac: Option<[u8; 6]>,
 }
 
-/// Asks every channel in turn for its address; the first that has one is it. `exchange` sends a request (network
-/// function, command, data) and gives the answer, or `None` when there is none.
-pub fn ask(exchange: &mut dyn FnMut(u8, u8, &[u8]) -> Option<Vec<u8>>) -> Option<Lan> {
+/// Sends a request (network function, command, data) and gives the answer, or `None` when there is none.
+pub type Exchange<'a> = dyn FnMut(u8, u8, &[u8]) -> Option<Vec<u8>> + 'a;
+
+/// Asks every channel in turn for its address; the first that has one is it.
+pub fn ask(exchange: &mut Exchange<'_>) -> Option<Lan> {
     for channel in CHANNELS {
         // An answer: how it went, the parameter's revision, and its data.
         let mut parameter = |number: u8| -> Option<Option<Vec<u8>>> {

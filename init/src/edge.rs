@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
     sendto, socket_with,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::ipv6;
 use crate::netlink::{self, Request};
@@ -53,6 +54,18 @@ pub fn unblocked(command: &mut Command, with_terminal: bool) -> &mut Command {
     };
     // SAFETY: between fork and exec only async-signal-safe calls are made: sigprocmask, setsid, ioctl.
     unsafe { command.pre_exec(prepare) }
+}
+
+/// Four bytes to tell transactions apart by, without waiting for the kernel's generator. Where they are not random yet,
+/// two machines still differ by their addresses.
+pub fn number(mac: [u8; 6]) -> [u8; 4] {
+    let mut number = [0; 4];
+    let _ = getrandom(&mut number, GetRandomFlags::INSECURE);
+    let [.., a, b, c, d] = mac;
+    for (byte, own) in number.iter_mut().zip([a, b, c, d]) {
+        *byte ^= own;
+    }
+    number
 }
 
 /// A link-layer address: on a link, of a protocol, for everybody.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use crate::dhcpv6::{Client, Information, MAX_MESSAGE};
-use crate::edge::information_socket;
+use crate::edge::{information_socket, number};
 use crate::nics::Nic;
 
 /// All_DHCP_Relay_Agents_and_Servers.
@@ -20,11 +20,9 @@ impl Informed {
     /// # Errors
     /// Another program holds the port.
     pub fn start(nic: &Nic, now: Duration) -> std::io::Result<Self> {
-        let [.., a, b, c, d] = nic.mac;
-        let random = bcd::sys::random::bytes().unwrap_or([a, b, c, d]);
         Ok(Self {
             link: nic.index,
-            client: Client::new(nic.mac, random, now),
+            client: Client::new(nic.mac, number(nic.mac), now),
             socket: information_socket()?,
         })
     }

@@ -23,10 +23,13 @@ use crate::neighbours::Neighbours;
 use crate::netlink::Request;
 use crate::nics::{Nic, Situation, shown};
 use crate::options::Options;
-use crate::{facts, packet, say};
+use crate::{edge, facts, packet, say};
 
-/// How often /sys is looked at while there is no address.
+/// How often /sys is looked at while there is no address: at first, when drivers are being loaded, and later.
+const FIRST_SCAN: Duration = Duration::from_millis(50);
 const SCAN: Duration = Duration::from_millis(200);
+/// How long it is at first.
+const FIRST: Duration = Duration::from_secs(10);
 /// The same once there is an IPv6 address, as DHCP may answer yet.
 const SLOW_SCAN: Duration = Duration::from_secs(5);
 /// Name servers that routers name and that are kept, and those that are written down; a resolver looks at three.
@@ -96,6 +99,10 @@ pub fn run() -> Result<(), String> {
     if let Err(error) = links.ask(&Request::up(1)) {
         say(&format!("cannot bring the loopback device up: {error}"));
     }
+    // A kernel without a generator in hardware gathers randomness while somebody waits for it, a second long: better now,
+    // while drivers load and servers answer, than when bcd makes its key.
+    let gather = std::thread::Builder::new().stack_size(32 * 1024);
+    let _ = gather.spawn(bcd::sys::random::bytes::<1>);
     if options.no_network {
         say("ip=off: no network is configured");
         up();
@@ -148,6 +155,7 @@ impl Network {
             self.search(now);
             wake = Some(match self.routed {
                 Some(_) => SLOW_SCAN,
+                None if now.saturating_sub(self.started) < FIRST => FIRST_SCAN,
                 None => SCAN,
             });
         }
@@ -313,13 +321,14 @@ impl Network {
                     upper.name,
                     shown(upper.mac)
                 ));
-                // Without randomness yet, two machines still differ by their addresses.
-                let [.., a, b, c, d] = upper.mac;
-                let random = bcd::sys::random::bytes().unwrap_or([a, b, c, d]);
                 self.asking.push(Asking {
                     lower: nic.index,
                     since: now,
-                    client: Client::new(upper.mac, u32::from_ne_bytes(random), now),
+                    client: Client::new(
+                        upper.mac,
+                        u32::from_ne_bytes(edge::number(upper.mac)),
+                        now,
+                    ),
                     raw,
                     nic: upper,
                 });

@@ -1,6 +1,5 @@
 """The image that `make ramdisk` builds: the same bytes wherever it is built, and a machine that boots it joins."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,13 +7,13 @@ import threading
 
 import pytest
 
-from lab import ROOT, running, wait_for
+from lab import ROOT, running
 from qemu.bmc import Bmc
+from qemu.discovery import CONSOLES, FIRST, JOINED, SECOND, parameters, with_facts
 from qemu.machine import user_network
 from qemu.network import Wire
 
 pytestmark = pytest.mark.timeout(500)
-FIRST, SECOND = "52:54:00:00:00:01", "52:54:00:00:00:02"
 SWITCH, GROUP, LLDP = bytes.fromhex("001c73010203"), bytes.fromhex("0180c200000e"), 0x88CC
 
 
@@ -56,6 +55,17 @@ def switch():
     wire.close()
 
 
+def test_the_full_list_has_what_the_minimal_one_has_and_the_rest(build, ramdisk, tmp_path):
+    def names(image):
+        listed = subprocess.run([ramdisk, "list", image], capture_output=True, text=True, check=True).stdout
+        return {line.split()[2] for line in listed.splitlines()}
+
+    minimal, full = (names(build(tmp_path / name, LIST=name)[1]) for name in ("minimal", "full"))
+    assert minimal <= full and len(full) > len(minimal) + 500
+    have = {name.rsplit("/", 1)[-1] for name in full - minimal}
+    assert have >= {"hfi1.ko", "qla2xxx.ko", "sfc.ko", "ipmi_watchdog.ko", "squashfs.ko"}
+
+
 def test_the_image_is_the_same_bytes_twice_and_a_machine_that_boots_it_joins_and_is_known(
         build, machine, better_compute, switch, tmp_path):
     """A kernel of servers, a server's NIC, a BMC, and a switch on the other NIC; the image as a newcomer gets it."""
@@ -65,20 +75,11 @@ def test_the_image_is_the_same_bytes_twice_and_a_machine_that_boots_it_joins_and
         assert one.read_bytes() == other.read_bytes(), one.name
     bmc = Bmc(tmp_path / "bmc.sock", 1, {3: bytes([192, 0, 2, 77]), 5: bytes.fromhex("02000000004d")}, busy=1)
     with running(better_compute, tmp_path / "dev", "--heartbeat", "2s") as dev:
-        port = dev.gateway.rsplit(":", 1)[1]
-        line = dev.run("machines", "boot-params", "--mac", FIRST, "--gateway", f"https://10.0.2.2:{port}", "--server-name",
-                       "localhost", "--append", "console=ttyS0 console=ttyS1 bc.debug quiet loglevel=3").stdout.strip()
-        guest = machine(line, *user_network("n0", FIRST, model="e1000e"), *switch.arguments("n1", SECOND), *bmc.arguments(),
-                        boots=first)
-        guest.wait_for(r'"event":"ramdisk\.joined","node":"node_', 240)
-
-        def known():
-            done = dev.run("machines", "show", FIRST, "--json", check=False)
-            found = json.loads(done.stdout).get("facts") if done.returncode == 0 else None
-            heard = found and any(one["lldp_system"] for one in found["interfaces"])
-            return found if heard and found["bmc_address"] else None
-
-        found = wait_for("facts with a neighbour and a BMC", known, 90)
+        guest = machine(parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST, model="e1000e"),
+                        *switch.arguments("n1", SECOND), *bmc.arguments(), boots=first)
+        guest.wait_for(JOINED, 240)
+        found = with_facts(dev, FIRST, 90, lambda facts: facts["bmc_address"] and any(
+            one["lldp_system"] for one in facts["interfaces"]))["facts"]
         assert (found["bmc_address"], found["bmc_mac"]) == ("192.0.2.77", "02:00:00:00:00:4d")
         heard = {one["mac"]: [one[f"lldp_{part}"] for part in ("system", "port", "chassis")] for one in found["interfaces"]}
         assert heard[SECOND] == ["leaf-12", "Ethernet7/1", "00:1c:73:01:02:03"]
