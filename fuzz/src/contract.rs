@@ -17,6 +17,10 @@ const KINDS: &[&str] = &[
     "node.facts",
     "daemon.upgrade",
     "diag.dcgm",
+    "diag.memory",
+    "diag.disks",
+    "diag.network",
+    "disk.polish",
 ];
 const SECTIONS: &[&str] = &["log", "daemon", "site"];
 const NOW: i64 = 1_795_000_000_000;

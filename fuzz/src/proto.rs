@@ -22,6 +22,14 @@ messages! {
     CommandUpdate
     Cpu
     DaemonSection
+    DiagDcgmParams
+    DiagDisksParams
+    DiagFinding
+    DiagMemoryParams
+    DiagNetworkParams
+    DiagReading
+    DiagReport
+    DiagResult
     DiscoveryAssertion
     Disk
     Drain

@@ -243,6 +243,7 @@ fn about(body: &[u8]) -> (&'static str, String) {
         Ok(Some(EventBody::JournalDamaged(told))) => ("journal_damaged", told.kept_as),
         Ok(Some(EventBody::StorageFault(fault))) => ("storage_fault", fault.reason),
         Ok(Some(EventBody::IdentityRenewed(_))) => ("identity_renewed", String::new()),
+        Ok(Some(EventBody::DiagReport(report))) => ("diag_report", report.command_id),
         _ => ("unknown", String::new()),
     }
 }

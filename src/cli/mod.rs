@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 pub use self::facts::facts_text;
 use self::flags::{Args, Command, Flag, Parsed};
+use crate::command::diag::worker;
 use crate::config::Config;
 use crate::rt;
 use crate::sys::log;
@@ -67,8 +68,17 @@ fn complete(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Runs bcd with the process's arguments, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args = args.into_iter().peekable();
+    let program = args.next();
+    if args.peek().is_some_and(|first| first == worker::ARGUMENT) {
+        // Our own child: no person ever gives this.
+        let rest = args
+            .skip(1)
+            .filter_map(|argument| argument.into_string().ok());
+        return worker::serve(&rest.collect::<Vec<_>>());
+    }
     log::add_remedies(&[]);
-    dispatch(&BCD, args)
+    dispatch(&BCD, program.into_iter().chain(args))
 }
 
 /// Parses `args` under `root`, runs the command and prints what fails.

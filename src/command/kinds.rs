@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::machine::{Failure, Outcome};
 use super::work::Context;
-use super::{logs, reboot};
+use super::{diag, logs, reboot};
 use crate::facts::report::Cause;
 use crate::proto::{DecodeError, Message};
 
@@ -37,9 +37,13 @@ pub enum Job {
     Reboot(reboot::Reboot),
     Logs(logs::Collect),
     Facts,
+    Memory(diag::Test),
+    Disks(diag::Disks),
+    Network(diag::Network),
+    Dcgm(diag::Dcgm),
 }
 
-pub static KINDS: [Kind; 3] = [
+pub static KINDS: [Kind; 7] = [
     Kind {
         name: "node.reboot",
         at_once: 1,
@@ -66,12 +70,53 @@ pub static KINDS: [Kind; 3] = [
         read: |_| Ok(Job::Facts),
         restarted: None,
     },
+    Kind {
+        name: "diag.memory",
+        at_once: 1,
+        when_busy: WhenBusy::Refuse,
+        // The longest test, and its child's slack.
+        limit: Duration::from_secs(3700),
+        read: |params| diag::Test::read(params).map(Job::Memory),
+        restarted: None,
+    },
+    Kind {
+        name: "diag.disks",
+        at_once: 1,
+        when_busy: WhenBusy::Wait,
+        limit: Duration::from_secs(900),
+        read: |params| diag::Disks::read(params).map(Job::Disks),
+        restarted: None,
+    },
+    Kind {
+        name: "diag.network",
+        at_once: 1,
+        when_busy: WhenBusy::Wait,
+        limit: Duration::from_secs(120),
+        read: |params| diag::Network::read(params).map(Job::Network),
+        restarted: None,
+    },
+    Kind {
+        name: "diag.dcgm",
+        at_once: 1,
+        when_busy: WhenBusy::Refuse,
+        limit: Duration::from_secs(3 * 3600),
+        read: |params| diag::Dcgm::read(params).map(Job::Dcgm),
+        restarted: None,
+    },
 ];
+
+/// For whom a machine's lack of a program is no failure: it cannot do such commands.
+pub const UNSUPPORTED: &str = "CommandUnsupported";
 
 impl Kind {
     /// The kind of that name, if this bcd knows it.
     pub fn named(name: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.name == name)
+    }
+
+    /// Whether this machine has what commands of this kind need.
+    pub fn is_possible(&self) -> bool {
+        self.name != "diag.dcgm" || diag::dcgm::is_there()
     }
 }
 
@@ -86,11 +131,24 @@ impl Job {
                 let facts = context.facts.report(Cause::Any).unwrap_or_default();
                 Ok(Outcome::Succeeded(facts.encode_to_vec()))
             }
+            Self::Memory(test) => diag::run("diag.memory", context, &mut |context, report| {
+                test.run(context, report)
+            }),
+            Self::Disks(disks) => diag::run("diag.disks", context, &mut |context, report| {
+                disks.run(context, report)
+            }),
+            Self::Network(network) => diag::run("diag.network", context, &mut |context, report| {
+                network.run(context, report)
+            }),
+            Self::Dcgm(dcgm) => diag::run("diag.dcgm", context, &mut |context, report| {
+                dcgm.run(context, report)
+            }),
         };
         match done {
             Ok(outcome) => outcome,
             // Whatever else went wrong, it went wrong since it was stopped.
             Err(_) if context.stop.is_said() => Outcome::Stopped,
+            Err(failure) if failure.reason == UNSUPPORTED => Outcome::Unsupported(failure),
             Err(failure) => Outcome::Failed(failure),
         }
     }

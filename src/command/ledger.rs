@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::id::Id;
-use super::kinds::{Job, Kind, WhenBusy};
+use super::kinds::{Job, Kind, UNSUPPORTED, WhenBusy};
 use super::machine::{Boot, Event, Failure, Report, State, Step};
 use super::record::{Record, WATERMARK};
 use crate::journal::{self, Class, Entry};
@@ -366,10 +366,7 @@ impl Ledger {
         now: Now,
     ) -> Result<(&'static Kind, Job), Report> {
         let invalid = |message: String| Report::failed(Failure::new("InvalidParams", message));
-        let unsupported = |reason, message| Report {
-            state: CommandState::UNSUPPORTED,
-            ..Report::failed(Failure { reason, message })
-        };
+        let unsupported = |reason, message| Report::unsupported(Failure { reason, message });
         if command.kind.len() > KIND_NAME {
             return Err(invalid(format!(
                 "its kind is longer than {KIND_NAME} bytes"
@@ -382,7 +379,7 @@ impl Ledger {
         let kind = Kind::named(&command.kind).ok_or_else(|| {
             let version = env!("CARGO_PKG_VERSION");
             let message = format!("bcd {version} knows no command {}", command.kind);
-            unsupported("CommandUnsupported", message)
+            unsupported(UNSUPPORTED, message)
         })?;
         let deadline_ms = match u64::try_from(command.deadline_ms) {
             Ok(0) | Err(_) => return Err(invalid("it has no deadline".to_owned())),

@@ -82,6 +82,8 @@ pub enum Outcome {
     /// With the kind's result, encoded.
     Succeeded(Vec<u8>),
     Failed(Failure),
+    /// This machine lacks what commands of its kind need.
+    Unsupported(Failure),
     /// As it was told to.
     Stopped,
     /// The machine is going down, and with it this process.
@@ -146,6 +148,9 @@ impl State {
             (Self::Running | Self::Stopping(_), Event::Ended(Outcome::Failed(failure))) => {
                 Step::Finish(Report::failed(failure))
             }
+            (Self::Running | Self::Stopping(_), Event::Ended(Outcome::Unsupported(failure))) => {
+                Step::Finish(Report::unsupported(failure))
+            }
             (Self::Running | Self::Stopping(_), Event::Ended(Outcome::GoingDown)) => Step::Leave,
             (Self::Stopping(why), Event::Ended(Outcome::Stopped)) => Step::Finish(why.report()),
             // It stopped, and nobody here had told it to: the daemon itself is ending.
@@ -201,6 +206,13 @@ impl Report {
         }
     }
 
+    pub fn unsupported(failure: Failure) -> Self {
+        Self {
+            state: CommandState::UNSUPPORTED,
+            ..Self::failed(failure)
+        }
+    }
+
     /// On its way: PENDING, RUNNING.
     pub fn underway(state: CommandState) -> Self {
         Self {
@@ -251,6 +263,10 @@ mod tests {
                 assert_eq!((report.reason, report.result), ("", vec![7]));
                 "succeeded"
             }
+            Step::Finish(report) if report.reason == "CommandUnsupported" => {
+                assert_eq!(report.state, CommandState::UNSUPPORTED);
+                "unsupported"
+            }
             Step::Finish(report) => {
                 assert_eq!(report.state, CommandState::FAILED);
                 assert!(!report.message.is_empty());
@@ -269,7 +285,8 @@ mod tests {
             State::Leaving,
         ];
         let failed = || Outcome::Failed(Failure::new("NotFound", "no such file"));
-        let table: [(Event, [&str; 5]); 11] = [
+        let lacking = || Outcome::Unsupported(Failure::new("CommandUnsupported", "no dcgmi"));
+        let table: [(Event, [&str; 5]); 12] = [
             (Event::Turn, ["run", "-", "-", "-", "-"]),
             (Event::Late, ["DeadlineExceeded", "-", "-", "-", "-"]),
             (
@@ -287,6 +304,10 @@ mod tests {
             (
                 Event::Ended(failed()),
                 ["-", "NotFound", "NotFound", "NotFound", "-"],
+            ),
+            (
+                Event::Ended(lacking()),
+                ["-", "unsupported", "unsupported", "unsupported", "-"],
             ),
             (
                 Event::Ended(Outcome::Stopped),

@@ -10,7 +10,7 @@
 //!
 //! How the parts fit: `machine` is one command's life, `ledger` all commands', both pure; `record` is what
 //! the journal keeps; `engine` does what they say, and gives each command's work a thread. `kinds` is
-//! the table of what this bcd can do; `reboot`, `logs` and the facts do it; `outputs` keeps what is fetched later.
+//! the table of what this bcd can do; `reboot`, `logs`, `diag` and the facts do it; `outputs` keeps what is fetched later.
 //!
 //! It refuses to do two things for one id, and to wake anybody while there is nothing to do.
 #![deny(
@@ -39,6 +39,7 @@ pub use kinds::Job;
 pub use ledger::{Going, Seen};
 pub use machine::{Failure, Outcome};
 
+pub mod diag;
 mod engine;
 mod id;
 pub mod kinds;
@@ -55,7 +56,8 @@ const RANGE: usize = 1024 * 1024;
 
 /// What this bcd can do, as `Hello` says it: `command.<kind>` and `section.<name>`.
 pub fn capabilities() -> Vec<String> {
-    let commands = KINDS.iter().map(|kind| ["command.", kind.name].concat());
+    let kinds = KINDS.iter().filter(|kind| kind.is_possible());
+    let commands = kinds.map(|kind| ["command.", kind.name].concat());
     let sections = converge::sections().map(|name| ["section.", name].concat());
     commands.chain(sections).collect()
 }

@@ -18,6 +18,11 @@ const NAMES: usize = 8192;
 /// A page of vital product data.
 const PAGE: usize = 1024;
 
+/// The disks of the machine below `tree`.
+pub fn list(tree: &Tree) -> Vec<Disk> {
+    read(tree, &mut Problems::default())
+}
+
 pub(super) fn read(tree: &Tree, problems: &mut Problems) -> Vec<Disk> {
     let names = match tree.names("sys/block", NAMES) {
         Ok(names) => names,

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::tree::{Tree, clean};
-use super::{Area, Problems, init};
+use super::{Area, Problems};
 use crate::config::mac::Mac;
 use crate::proto::NetworkInterface;
 use crate::sys::netlink::{
@@ -165,9 +165,7 @@ pub(super) fn read(tree: &Tree, problems: &mut Problems) -> Vec<NetworkInterface
     if let Err(error) = listed {
         problems.say(Area::Nics, &error.to_string());
     }
-    let mut interfaces = told(tree, links, &addresses, problems);
-    init::read_neighbours(tree, &mut interfaces);
-    interfaces
+    told(tree, links, &addresses, problems)
 }
 
 fn table<T>(
@@ -286,12 +284,11 @@ fn interface(tree: &Tree, link: Link, addresses: Vec<String>) -> NetworkInterfac
         carrier: link.carrier,
         addresses,
         kind,
-        ..NetworkInterface::default()
     }
 }
 
 /// Whether such an interface is part of how the machine is set up, with or without an address.
-fn is_lasting(kind: &str) -> bool {
+pub fn is_lasting(kind: &str) -> bool {
     matches!(
         kind,
         "physical" | "infiniband" | "ipoib" | "bond" | "team" | "vlan" | "bridge"

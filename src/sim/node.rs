@@ -549,9 +549,10 @@ impl Machine for Simulated {
         }
         match job {
             Job::Facts => command::Outcome::Succeeded(self.facts.encode_to_vec()),
-            Job::Reboot(_) | Job::Logs(_) => command::Outcome::Failed(Failure::new(
+            // A restart, a log, a diagnosis.
+            _ => command::Outcome::Failed(Failure::new(
                 "Simulated",
-                "a simulated node has nothing to restart and no logs",
+                "a simulated node has nothing to restart or to diagnose, and no logs",
             )),
         }
     }

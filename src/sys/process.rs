@@ -72,6 +72,15 @@ pub fn keep_memory_private() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
+/// Makes this process one that nothing is lost with: it yields to all others, is the first that the kernel
+/// ends when memory is short, and ends with the thread that started it.
+pub fn become_expendable() {
+    // Best effort, each: where the kernel refuses one the work can still be done.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let _ = rustix::process::setpriority_process(None, 19);
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+}
+
 /// The program called `name` (no path), in the system's own directories.
 pub fn find(name: &str) -> Option<PathBuf> {
     let paths = PLACES.iter().map(|place| Path::new(place).join(name));

@@ -30,7 +30,8 @@ def test_a_node_is_shown_with_what_it_is_made_of_and_what_it_can_do(dev, node):
     details = wait_for("the facts", lambda: (d := dev.json("nodes", "show", node.id)["details"]).get("facts") and d)
     assert details["facts"] == dev.json("nodes", "facts", node.id)["facts"]
     assert details["factsReceivedMs"] > 0
-    assert details["capabilities"] == ["command.node.reboot", "command.logs.collect", "command.node.facts", "section.log"]
+    commands = ["node.reboot", "logs.collect", "node.facts", "diag.memory", "diag.disks", "diag.network"]
+    assert details["capabilities"] == [*(f"command.{kind}" for kind in commands), "section.log"]
     text = dev.run("nodes", "show", node.id).stdout
     facts = details["facts"]
     for line in (rf"kernel: +{re.escape(facts['kernel']['release'])} ", r"cpu: +.*\(\d+ sockets?, ", r"memory: +[0-9.]+ GiB",

@@ -64,6 +64,7 @@ trust = _module("trust")
 session = _module("session")
 spec = _module("spec")
 command = _module("command")
+diag = _module("diag")
 facts = _module("facts")
 
 Envelope = envelope.Envelope

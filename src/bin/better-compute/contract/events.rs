@@ -3,6 +3,7 @@
 use bcd::crypto::digest;
 use bcd::proto::{CommandState, Event, EventBody, Message, SectionState};
 
+use super::diag;
 use super::facts;
 use super::kinds::{raw, show_result};
 use crate::json::{Json, Object};
@@ -50,6 +51,7 @@ pub fn event_body(bytes: &[u8], kind_of: impl Fn(&str) -> Option<String>) -> Jso
         EventBody::IdentityRenewed(renewed) => Object::new()
             .with("not_after_ms", renewed.not_after_ms)
             .with("key_sha256", digest::hex(&renewed.spki_sha256)),
+        EventBody::DiagReport(report) => diag::show_report(report),
         // A kind that is younger than this page.
         #[allow(unreachable_patterns)]
         _ => return raw(bytes),

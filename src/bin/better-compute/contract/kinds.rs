@@ -2,10 +2,12 @@
 
 use bcd::crypto::{base64, digest};
 use bcd::proto::{
-    DaemonSection, Facts, FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource,
+    DaemonSection, DiagDcgmParams, DiagDisksParams, DiagMemoryParams, DiagNetworkParams,
+    DiagResult, Facts, FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource,
     LogsCollectResult, Message, RebootParams, RebootResult,
 };
 
+use super::diag;
 use super::facts;
 use super::given::Given;
 use super::sections;
@@ -15,6 +17,7 @@ const DELAY_MAX_S: i64 = 600;
 const LOGS_MAX_BYTES: i64 = 16 * 1024 * 1024;
 const TEXT_MAX: usize = 256;
 const PATH_MAX: usize = 1024;
+const INTERFACE_MAX: usize = 64;
 
 /// The kinds this program knows the parameters of.
 const KNOWN: &[&str] = &[
@@ -22,6 +25,10 @@ const KNOWN: &[&str] = &[
     "logs.collect",
     "node.facts",
     "daemon.upgrade",
+    "diag.memory",
+    "diag.disks",
+    "diag.network",
+    "diag.dcgm",
 ];
 
 /// The encoded parameters of a command.
@@ -46,12 +53,50 @@ pub fn encode_params(kind: &str, params: &Json, now_ms: i64) -> Result<Vec<u8>, 
             Ok(Vec::new())
         }
         "daemon.upgrade" => Ok(sections::daemon(given)?.encode_to_vec()),
+        "diag.memory" => {
+            let bytes = given.number("max_bytes", 1, i64::MAX)?;
+            let params = DiagMemoryParams {
+                max_bytes: bytes.unwrap_or(0).unsigned_abs(),
+                seconds: small(&mut given, "seconds", 3_600)?,
+                passes: small(&mut given, "passes", 1_000)?,
+            };
+            given.finish(&["max_bytes", "seconds", "passes"])?;
+            Ok(params.encode_to_vec())
+        }
+        "diag.disks" => {
+            let params = DiagDisksParams {
+                disk: given.text("disk", TEXT_MAX)?,
+            };
+            given.finish(&["disk"])?;
+            Ok(params.encode_to_vec())
+        }
+        "diag.network" => {
+            let params = DiagNetworkParams {
+                interface: given.text("interface", INTERFACE_MAX)?,
+                seconds: small(&mut given, "seconds", 60)?,
+            };
+            given.finish(&["interface", "seconds"])?;
+            Ok(params.encode_to_vec())
+        }
+        "diag.dcgm" => {
+            let params = DiagDcgmParams {
+                level: small(&mut given, "level", 4)?,
+            };
+            given.finish(&["level"])?;
+            Ok(params.encode_to_vec())
+        }
         _ => Err(format!(
             "the parameters of {} are not known here, only those of {}: give them encoded, in base64, as paramsBase64",
             bcd::crypto::json::quote(kind),
             KNOWN.join(", ")
         )),
     }
+}
+
+/// A number from 1 on; 0, the node's default, when it is not given.
+fn small(given: &mut Given, name: &str, max: i64) -> Result<u32, String> {
+    let number = given.number(name, 1, max)?.unwrap_or(0);
+    Ok(u32::try_from(number).unwrap_or(0))
 }
 
 fn logs_collect(mut given: Given, now_ms: i64) -> Result<Vec<u8>, String> {
@@ -113,9 +158,35 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
         "daemon.upgrade" => DaemonSection::decode(bytes)
             .ok()
             .map(|section| sections::show_daemon(&section)),
+        "diag.memory" => DiagMemoryParams::decode(bytes).ok().map(|params| {
+            Object::new()
+                .with_some("max_bytes", given_number(params.max_bytes))
+                .with_some("seconds", given_number(params.seconds.into()))
+                .with_some("passes", given_number(params.passes.into()))
+                .into()
+        }),
+        "diag.disks" => DiagDisksParams::decode(bytes)
+            .ok()
+            .map(|params| Object::new().with_text("disk", &params.disk).into()),
+        "diag.network" => DiagNetworkParams::decode(bytes).ok().map(|params| {
+            Object::new()
+                .with_text("interface", &params.interface)
+                .with_some("seconds", given_number(params.seconds.into()))
+                .into()
+        }),
+        "diag.dcgm" => DiagDcgmParams::decode(bytes).ok().map(|params| {
+            Object::new()
+                .with_some("level", given_number(params.level.into()))
+                .into()
+        }),
         _ => None,
     };
     shown.unwrap_or_else(|| raw(bytes))
+}
+
+/// A number of which 0 means that it was not given.
+fn given_number(number: u64) -> Option<u64> {
+    (number != 0).then_some(number)
 }
 
 fn show_logs_params(params: LogsCollectParams) -> Json {
@@ -156,6 +227,7 @@ pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
                 .into()
         }),
         "node.facts" => Facts::decode(bytes).ok().map(facts::show),
+        kind if kind.starts_with("diag.") => DiagResult::decode(bytes).ok().map(diag::show_result),
         _ => None,
     };
     Some(shown.unwrap_or_else(|| raw(bytes)))
@@ -204,6 +276,19 @@ mod tests {
                 r#"{"path":"apt/term.log"}"#,
                 r#"{"path":"apt/term.log"}"#,
             ),
+            ("diag.memory", "{}", "{}"),
+            (
+                "diag.memory",
+                r#"{"passes":2,"max_bytes":"1048576","seconds":9}"#,
+                r#"{"max_bytes":1048576,"seconds":9,"passes":2}"#,
+            ),
+            ("diag.disks", r#"{"disk":"nvme-a"}"#, r#"{"disk":"nvme-a"}"#),
+            (
+                "diag.network",
+                r#"{"seconds":9,"interface":"eth0"}"#,
+                r#"{"interface":"eth0","seconds":9}"#,
+            ),
+            ("diag.dcgm", r#"{"level":"3"}"#, r#"{"level":3}"#),
         ] {
             let encoded = encode(kind, given).unwrap();
             assert_eq!(show_params(kind, &encoded).to_string(), shown, "{given}");
@@ -254,7 +339,12 @@ mod tests {
             ("logs.collect", r#"{"boot":1}"#, "boot"),
             ("logs.collect", r#"{"kernel":1}"#, "true or false"),
             ("logs.collect", r#"{"max_bytes":16777217}"#, "max_bytes"),
-            ("diag.dcgm", "{}", "paramsBase64"),
+            ("disk.polish", "{}", "paramsBase64"),
+            ("diag.dcgm", r#"{"level":5}"#, "from 1 to 4"),
+            ("diag.memory", r#"{"seconds":3601}"#, "from 1 to 3600"),
+            ("diag.memory", r#"{"bytes":1}"#, "there are max_bytes"),
+            ("diag.disks", r#"{"disk":1}"#, "disk"),
+            ("diag.network", r#"{"seconds":0}"#, "from 1 to 60"),
         ] {
             let refused = encode(kind, given).unwrap_err();
             assert!(refused.contains(says), "{given}: {refused}");

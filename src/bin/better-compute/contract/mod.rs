@@ -16,6 +16,7 @@
     allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)
 )]
 
+mod diag;
 mod events;
 mod facts;
 mod given;

@@ -20,6 +20,8 @@ pub const EVENT_BYTES_PER_NODE: i64 = 16 * 1024 * 1024;
 pub const EVENTS_FOR_MS: i64 = 30 * 86_400_000;
 /// The kind of the record that stands for events which never came.
 pub const MISSING: &str = "events_missing";
+/// The kind of the events that diagnoses tell by.
+pub const DIAG_REPORT: &str = "diag_report";
 
 /// An event as it came: encoded, with what this program does not know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +65,7 @@ pub fn kind_of(event: &Event) -> &'static str {
         Some(EventBody::JournalDamaged(_)) => "journal_damaged",
         Some(EventBody::StorageFault(_)) => "storage_fault",
         Some(EventBody::IdentityRenewed(_)) => "identity_renewed",
+        Some(EventBody::DiagReport(_)) => DIAG_REPORT,
         None => "unknown",
     }
 }
