@@ -197,7 +197,7 @@ def test_a_node_that_must_upgrade_gets_upgrades_alone(dev, node):
         (["run", "NODE", "node.reboot", "--param", "delay_s=900"], 2, "from 0 to 600"),
         (["run", "NODE", "node.facts", "--param", "x=1"], 2, "there are none"),
         (["run", "NODE", "logs.collect", "--param", "path=/etc/shadow"], 2, "beneath /var/log"),
-        (["run", "NODE", "diag.dcgm"], 2, "paramsBase64"),
+        (["run", "NODE", "disk.polish"], 2, "paramsBase64"),
         (["run", "NODE", "node.facts", "--deadline", "31d"], 2, "1s to 30d"),
         (["run", "NODE", "node.facts", "--deadline", "soon"], 2, "--deadline"),
         (["run", "NODE", "node.facts", "--params-json", "{"], 2, "JSON"),

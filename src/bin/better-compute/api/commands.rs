@@ -9,7 +9,9 @@ use crate::contract;
 use crate::ids;
 use crate::json::{Json, Object};
 use crate::registry::{Progress, now_ms};
-use crate::store::{Added, Cancelled, Command, CommandsAsked, NewCommand, OPEN_MAX};
+use crate::store::{
+    Added, Cancelled, Command, CommandsAsked, DIAG_REPORT, EventsAsked, NewCommand, OPEN_MAX,
+};
 
 const DEADLINE_DEFAULT_S: i64 = 3_600;
 /// A node remembers a command's id until its deadline: the contract's bound.
@@ -18,6 +20,9 @@ const KIND_MAX: usize = 64;
 /// Bytes of a command's encoded parameters.
 const PARAMS_MAX: usize = 48 * 1024;
 const DEPTH_MAX: usize = 8;
+/// Kinds that tell what they find by events, and how many of them are looked through.
+const DIAGNOSES: &str = "diag.";
+const REPORTS_MAX: u32 = 200;
 const NO_COMMAND: &str = "there is no such command";
 
 impl Api {
@@ -84,13 +89,49 @@ impl Api {
             .read_until(query.wait()?, || async move {
                 let now = now_ms();
                 let (command, progress) = self.command(id).await?;
-                let shown = view(&command, progress.as_ref(), now);
+                let mut shown = view(&command, progress.as_ref(), now);
+                if command.is_over(now)
+                    && let Some(findings) = self.findings(&command).await?
+                    && let Json::Object(members) = &mut shown
+                {
+                    members.push(("findings".to_owned(), findings.into()));
+                }
                 let news =
                     command.is_over(now) || seen.is_some_and(|seen| shown.text("seen") != seen);
                 Ok((shown, news))
             })
             .await?;
         Ok(answer(200, shown.to_string()))
+    }
+
+    /// What a diagnosis told, in its order; `None` for another kind of command.
+    async fn findings(&self, command: &Command) -> Result<Option<Vec<Json>>, Refused> {
+        if !command.kind.starts_with(DIAGNOSES) {
+            return Ok(None);
+        }
+        let asked = EventsAsked {
+            node_id: Some(command.node_id.clone()),
+            kind: Some(DIAG_REPORT.to_owned()),
+            since_ms: Some(command.created_ms),
+            after: Some(0),
+            limit: REPORTS_MAX,
+        };
+        let id = command.id.clone();
+        let findings = self
+            .registry
+            .with(move |records| {
+                let mut findings = Vec::new();
+                for event in records.store.events(&asked)? {
+                    let report = contract::event_body(&event.body, |_| None);
+                    if report.text("command_id") == id {
+                        let told = report.get("findings").map(Json::items);
+                        findings.extend_from_slice(told.unwrap_or_default());
+                    }
+                }
+                Ok(findings)
+            })
+            .await?;
+        Ok(Some(findings))
     }
 
     /// `GET commands`: the newest first.

@@ -21,6 +21,8 @@ const LAST_WAIT_MS: i64 = 60_000;
 const PARAMS_MAX: usize = 48 * 1024;
 const DEPTH_MAX: usize = 8;
 const LIMIT_MAX: u32 = 1_000;
+/// Of a finding, in a table.
+const READINGS: usize = 10;
 
 pub(super) const COMMAND: Command = Command::group(
     "commands",
@@ -53,7 +55,11 @@ pub(super) const COMMAND: Command = Command::group(
              node.reboot   delay_s (0 to 600), reason\n  \
              logs.collect  path (a file beneath /var/log), or unit, since and until (spans before now,\n                \
              such as 1h, or since_ms, until_ms), boot (0, -1 ...), kernel; and max_bytes\n  \
-             node.facts    none\n\
+             node.facts    none\n  \
+             diag.memory   max_bytes (of memory to test, 1 GiB unless given), seconds (60), passes (1)\n  \
+             diag.disks    disk (one alone)\n  \
+             diag.network  interface (one alone), seconds (to watch, 3)\n  \
+             diag.dcgm     level (1 to 4)\n\
              The command is stored before this returns. It runs at most once; a node that is away gets\n\
              it when it comes back, if that is before the deadline.",
         )
@@ -409,6 +415,19 @@ fn text_of(command: &Json) -> String {
         )
     });
     let text = |name: &str| Some(command.text(name).to_owned());
+    // Of a diagnosis the findings below say more than its result.
+    let diagnosis = command.get("findings").is_some();
+    let verdict = command.get("result").filter(|_| diagnosis).map(|result| {
+        let count = |name: &str| result.number(name).unwrap_or(0);
+        format!(
+            "{} ({} ok, {} unknown, {} warn, {} fail)",
+            result.text("verdict"),
+            count("ok"),
+            count("unknown"),
+            count("warn"),
+            count("fail")
+        )
+    });
     let lines = [
         ("command", text("id")),
         ("node", text("nodeId")),
@@ -417,7 +436,8 @@ fn text_of(command: &Json) -> String {
         ("state", Some(doing(command))),
         ("reason", text("reason")),
         ("message", text("message")),
-        ("result", shown("result")),
+        ("verdict", verdict),
+        ("result", shown("result").filter(|_| !diagnosis)),
         ("output", output),
         ("made", at("createdAtMs")),
         ("deadline", deadline),
@@ -430,5 +450,87 @@ fn text_of(command: &Json) -> String {
             out.push_str(&format!("{:14}{}\n", format!("{name}:"), one_line(&value)));
         }
     }
+    if let Some(findings) = command.get("findings").map(Json::items)
+        && !findings.is_empty()
+    {
+        out.push('\n');
+        out.push_str(&findings_text(findings));
+    }
     out
+}
+
+/// What a diagnosis found, a line each: what is wrong, or else the first of what was read.
+fn findings_text(findings: &[Json]) -> String {
+    let rows: Vec<Vec<String>> = findings
+        .iter()
+        .flat_map(|finding| {
+            let readings = match finding.get("readings") {
+                Some(Json::Object(readings)) => readings.as_slice(),
+                _ => &[],
+            };
+            let shown = readings.iter().filter(|(name, _)| {
+                // What it is, and not how.
+                !["model", "serial", "firmware", "size_bytes"].contains(&name.as_str())
+            });
+            let readings: Vec<String> = shown
+                .take(READINGS)
+                .map(|(name, value)| match value {
+                    Json::Text(text) => format!("{name}={text}"),
+                    value => format!("{name}={value}"),
+                })
+                .collect();
+            let problems = finding.get("problems").map(Json::items).unwrap_or_default();
+            let mut said: Vec<String> = problems
+                .iter()
+                .filter_map(|problem| Some(problem.as_text()?.to_owned()))
+                .collect();
+            said.push(readings.join(" "));
+            let row = |n: usize, text: String| match n {
+                0 => vec![
+                    finding.text("subject").to_owned(),
+                    finding.text("verdict").to_owned(),
+                    text,
+                ],
+                // Further lines belong to the one above.
+                _ => vec![" ".to_owned(), " ".to_owned(), text],
+            };
+            said.into_iter()
+                .filter(|text| !text.is_empty())
+                .enumerate()
+                .map(|(n, text)| row(n, text))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    table::render(&["FOUND", "VERDICT", "WHAT"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_diagnosis_is_a_table_with_what_is_wrong_first() {
+        let command = Json::parse(
+            br#"{"id":"cmd_a","kind":"diag.disks","state":"succeeded","over":true,
+                 "result":{"verdict":"fail","ok":1,"unknown":0,"warn":0,"fail":1,"reports":1,"problems":["b: dead"]},
+                 "findings":[
+                   {"subject":"a","verdict":"ok","problems":[],"readings":{"model":"M","temperature_c":31,"self_test":"passed"}},
+                   {"subject":"b","verdict":"fail","problems":["it is\u001b[1m dead","7 media errors"],"readings":{"used_percent":3}}]}"#,
+            10_000,
+            8,
+        )
+        .unwrap();
+        let text = text_of(&command);
+        let (head, table) = text.split_once("\n\n").unwrap();
+        assert!(head.contains("verdict:      fail (1 ok, 0 unknown, 0 warn, 1 fail)"));
+        assert!(!head.contains("result:"));
+        assert_eq!(
+            table,
+            "FOUND  VERDICT  WHAT\n\
+             a      ok       temperature_c=31 self_test=passed\n\
+             b      fail     it is\\u{1b}[1m dead\n\
+             \u{20}               7 media errors\n\
+             \u{20}               used_percent=3\n"
+        );
+    }
 }

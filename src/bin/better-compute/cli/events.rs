@@ -177,6 +177,21 @@ fn said(kind: &str, body: &Json) -> String {
         "events_dropped" | "events_missing" => named(&["first", "last", "count"]),
         "journal_damaged" => named(&["kept_as", "records_kept", "bytes_lost", "damage"]),
         "storage_fault" => named(&["reason", "message", "refused_commands"]),
+        "diag_report" => {
+            let findings = body.get("findings").map(Json::items).unwrap_or_default();
+            let bad = findings
+                .iter()
+                .filter(|finding| finding.text("verdict") != "ok");
+            let bad: Vec<String> = bad
+                .map(|finding| format!("{}={}", finding.text("subject"), finding.text("verdict")))
+                .collect();
+            format!(
+                "{} findings={} {}",
+                named(&["command_id", "kind"]),
+                findings.len(),
+                bad.join(" ")
+            )
+        }
         "identity_renewed" => named(&["not_after_ms", "key_sha256"]),
         _ => body.to_string().chars().take(120).collect(),
     }
