@@ -132,6 +132,7 @@ pub(super) fn open(
         return refused(joinservice::REPLACED);
     }
     store.note_trust(&opening.node_id, opening.trust_version)?;
+    store.note_restart(&opening.node_id, &opening.boot_id, now_ms)?;
     let shared = store.session_opened(&SessionFacts {
         node_id: &opening.node_id,
         session_id: &opening.session_id,

@@ -2,6 +2,8 @@
 //! is a node of its own; a machine's is the one that joined last.
 
 use bcd::config::mac::Mac;
+use bcd::proto::RebootResult;
+use proto_gen::codec::Message;
 use rusqlite::params;
 
 use super::{Store, StoreError};
@@ -17,6 +19,52 @@ pub struct Machine {
 }
 
 impl Store {
+    /// A machine that booted a ramdisk opens a session, in this boot: commands to restart that ran in an earlier
+    /// boot of it have done so. What ran there had its journal in memory, and cannot say it. Before
+    /// the session is noted.
+    pub fn note_restart(
+        &self,
+        node_id: &str,
+        boot_id: &str,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        if boot_id.is_empty() {
+            return Ok(());
+        }
+        let restarted: Vec<(i64, String)> = self
+            .connection
+            .prepare_cached(
+                "SELECT c.number, n.boot_id FROM nodes me \
+                 CROSS JOIN tokens mine ON mine.id = me.token_id AND mine.mac IS NOT NULL \
+                 CROSS JOIN tokens t ON t.mac = mine.mac AND t.mac IS NOT NULL \
+                 CROSS JOIN redemptions r ON r.token_id = t.id \
+                 CROSS JOIN nodes n ON n.id = r.node_id AND n.boot_id NOT IN ('', ?2) \
+                 CROSS JOIN commands c ON c.node_id = n.id AND c.finished_ms IS NULL \
+                     AND c.kind = 'node.reboot' AND c.state = 'running' \
+                 WHERE me.id = ?1",
+            )?
+            .query_map([node_id, boot_id], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        for (number, before) in restarted {
+            let result = RebootResult {
+                boot_id_before: before,
+                boot_id_after: boot_id.to_owned(),
+            };
+            self.connection
+                .prepare_cached(
+                    "UPDATE commands SET state = 'succeeded', reason = '', message = ?2, result = ?3, \
+                     changed_ms = ?4, finished_ms = ?4 WHERE number = ?1",
+                )?
+                .execute(params![
+                    number,
+                    format!("the machine is back, as {node_id}"),
+                    result.encode_to_vec(),
+                    now_ms
+                ])?;
+        }
+        Ok(())
+    }
+
     /// All machines by their MAC, or the one with `mac`.
     pub fn machines(&self, mac: Option<Mac>) -> Result<Vec<Machine>, StoreError> {
         // With max(), SQLite takes the bare column from the row that has the greatest value.
@@ -34,5 +82,111 @@ impl Store {
             })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bcd::proto::{CommandState, CommandUpdate};
+
+    use super::super::nodes::tests::joined;
+    use super::super::tests::TempDir;
+    use super::super::{NewCommand, SessionFacts};
+    use super::*;
+
+    const FIRST: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    /// A node that joined with a token for this machine.
+    fn boot(store: &Store, node: &str, mac: Option<[u8; 6]>) {
+        let mut joined = joined(node);
+        joined.token_id = format!("jt_{node}");
+        store.put_node(&joined, &[]).unwrap();
+        let sql = "INSERT INTO tokens (id, digest, role, pool, site, allow_reclaim, created_at_ms, expires_at_ms, mac) \
+                   VALUES (?1, x'00', 1, 'p', 's', 0, 0, 0, ?2)";
+        let token = joined.token_id;
+        store.connection.execute(sql, params![token, mac]).unwrap();
+        let sql = "INSERT INTO redemptions VALUES (?1, x'00', ?2, x'00', 0, 0)";
+        store.connection.execute(sql, params![token, node]).unwrap();
+    }
+
+    fn opened(store: &Store, node: &str, boot_id: &str) {
+        store.note_restart(node, boot_id, 50).unwrap();
+        store
+            .session_opened(&SessionFacts {
+                node_id: node,
+                session_id: "sess_1",
+                daemon_version: "0.1.0",
+                boot_id,
+                capabilities: &[],
+                address: "192.0.2.1",
+                now_ms: 50,
+            })
+            .unwrap();
+    }
+
+    fn command(store: &Store, node: &str, kind: &str, state: CommandState) -> String {
+        let id = format!("cmd_{node}_{kind}_{}", state.0);
+        let new = NewCommand {
+            id: id.clone(),
+            node_id: node.to_owned(),
+            kind: kind.to_owned(),
+            params: Vec::new(),
+            deadline_ms: 1000,
+            created_ms: 10,
+        };
+        store.add_command(&new).unwrap();
+        let update = CommandUpdate {
+            id: id.clone(),
+            state,
+            ..CommandUpdate::default()
+        };
+        store.note_update(node, &update, 20).unwrap();
+        id
+    }
+
+    #[test]
+    fn a_machines_next_boot_says_that_it_restarted() {
+        let dir = TempDir::new();
+        let store = Store::open(&dir.0.join("state.db")).unwrap();
+        boot(&store, "node_a", Some(FIRST));
+        boot(&store, "node_b", Some(FIRST));
+        boot(&store, "node_c", Some(OTHER));
+        boot(&store, "node_d", None);
+        for node in ["node_a", "node_c", "node_d"] {
+            opened(&store, node, &format!("boot of {node}"));
+        }
+        let running = |node: &str| command(&store, node, "node.reboot", CommandState::RUNNING);
+        let (asked, other, disk) = (running("node_a"), running("node_c"), running("node_d"));
+        let pending = command(&store, "node_a", "node.reboot", CommandState::PENDING);
+        let logs = command(&store, "node_a", "logs.collect", CommandState::RUNNING);
+        let state = |id: &str| store.command(id).unwrap().unwrap().state(60);
+        // Another session of the same boot, and one of a boot nobody can name, say nothing.
+        opened(&store, "node_a", "boot of node_a");
+        opened(&store, "node_b", "");
+        assert_eq!(state(&asked), "running");
+        opened(&store, "node_b", "second boot");
+        assert_eq!(state(&asked), "succeeded");
+        let command = store.command(&asked).unwrap().unwrap();
+        let result = RebootResult::decode(&command.result).unwrap();
+        assert_eq!(result.boot_id_before, "boot of node_a");
+        assert_eq!(result.boot_id_after, "second boot");
+        assert_eq!(
+            (command.finished_ms, command.message.contains("node_b")),
+            (Some(50), true)
+        );
+        // Nothing else is decided by it; a node with a disk says so itself.
+        opened(&store, "node_d", "second boot");
+        for (id, wanted) in [
+            (other, "running"),
+            (disk, "running"),
+            (pending, "pending"),
+            (logs, "running"),
+        ] {
+            assert_eq!(state(&id), wanted, "{id}");
+        }
+        // A machine that was taken for the same node again.
+        opened(&store, "node_c", "second boot of c");
+        assert_eq!(state("cmd_node_c_node.reboot_1"), "succeeded");
     }
 }
