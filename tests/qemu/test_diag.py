@@ -1,0 +1,149 @@
+"""Diagnoses against real devices: one bare machine with a disk of each kind, which joins by discovery."""
+
+import fcntl
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from lab import ROOT, wait_for
+from qemu.machine import Machine, silent_network, user_network
+from qemu.test_ramdisk_joins import CONSOLES, FIRST, SECOND, parameters
+
+pytestmark = pytest.mark.timeout(500)
+
+
+@pytest.fixture(scope="session")
+def server_kernel():
+    """A directory with Debian's kernel for servers, which drives SATA too."""
+    done = subprocess.run([ROOT / "tools/kernel.sh", "amd64", "generic"], capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        pytest.fail(f"no kernel to boot:\n{done.stderr}")
+    return pathlib.Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def server_image(ramdisk, bcd, init, server_kernel):
+    output = ROOT / "target/qemu/initrd-generic.img"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    modules = next((server_kernel / "lib/modules").iterdir())
+    with open(output.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists() or output.stat().st_mtime < max(part.stat().st_ctime for part in (bcd, init, ramdisk)):
+            done = subprocess.run(
+                [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox",
+                 "--files", "/bin/busybox=/bin/sh", "--output", output], capture_output=True, text=True, timeout=200)
+            if done.returncode != 0:
+                pytest.fail(f"ramdisk build: {done.stderr}")
+    return output
+
+
+@pytest.fixture
+def server(server_kernel, server_image, tmp_path):
+    """server(name, cmdline, *qemu's arguments) starts a guest; all are ended at the end, and their disks go."""
+    made = []
+
+    def make(name, cmdline, *more):
+        guest = Machine(tmp_path / name, server_kernel / "vmlinuz", server_image, cmdline, *more, memory=768)
+        made.append(guest)
+        return guest.start()
+
+    yield make
+    for guest in made:
+        guest.kill()
+        for left in ("s1", "qmp"):
+            (guest.dir / left).unlink(missing_ok=True)
+    for disk in tmp_path.glob("*.disk"):
+        disk.unlink()
+
+
+def disks(directory):
+    """A disk on each of four buses."""
+    arguments = ["-device", "virtio-scsi-pci,id=scsi"]
+    for name, device in [("nv", "nvme,id=nv,serial=NVME0001"), ("sata", "ide-hd,bus=ide.0,serial=SATA0001"),
+                         ("sas", "scsi-hd,bus=scsi.0,serial=SCSI0001"), ("virt", "virtio-blk-pci,serial=VIRT0001")]:
+        path = directory / f"{name}.disk"
+        with open(path, "wb") as disk:
+            disk.truncate(16 << 20)
+        arguments += ["-drive", f"file={path},if=none,id={name}0,format=raw", "-device", f"{device},drive={name}0"]
+    return arguments
+
+
+def run(dev, node, kind, *arguments):
+    """A diagnosis that was done, and what it found by subject."""
+    parameters = [part for argument in arguments for part in ("--param", argument)]
+    command = json.loads(dev.run("commands", "run", node, kind, *parameters, "--wait", "--json").stdout)
+    assert command["state"] == "succeeded", command
+    return command, {found["subject"]: found for found in command["findings"]}
+
+
+def details(dev, node):
+    return dev.json("nodes", "show", node)["details"]
+
+
+def connected(dev, guest, beside=()):
+    guest.wait_for(r'"event":"ramdisk\.joined","node":"node_')
+    return wait_for("the machine", lambda: next(
+        (n["id"] for n in dev.nodes() if n["state"] == "connected" and n["id"] not in beside), None), 60)
+
+
+def test_a_bare_machine_is_diagnosed_and_its_restart_is_known_from_its_next_boot(server, dev, tmp_path):
+    guest = server("first", f"{parameters(dev, FIRST)} {CONSOLES}",
+                   *user_network("n0", FIRST), *silent_network("n1", SECOND), *disks(tmp_path))
+    node = connected(dev, guest)
+    kinds = {f"command.diag.{kind}" for kind in ("memory", "disks", "network")}
+    said = set(details(dev, node)["capabilities"])
+    # There is no GPU here, and so no dcgmi.
+    assert kinds <= said and "command.diag.dcgm" not in said
+
+    command, found = run(dev, node, "diag.disks")
+    by_serial = {one["readings"].get("serial"): one for one in found.values()}
+    nvme, sata, sas, virt = (by_serial[serial] for serial in ("NVME0001", "SATA0001", "SCSI0001", "VIRT0001"))
+    assert nvme["verdict"] == "ok" and nvme["subject"].startswith("nvme-QEMU_NVMe_Ctrl_NVME0001"), nvme
+    assert 0 < nvme["readings"]["temperature_c"] < 100 and nvme["readings"]["media_errors"] == 0, nvme
+    assert sata["verdict"] == "ok" and sata["readings"]["smart_status"] == "passed", sata
+    assert {"airflow_temperature_c", "power_on_hours", "reallocated_sectors"} <= set(sata["readings"]), sata
+    # QEMU's SCSI disks keep no log, and say so when they are asked.
+    assert sas["verdict"] == "unknown" and "illegal request" in sas["problems"][0], sas
+    assert virt["verdict"] == "unknown" and "no health log" in virt["problems"][0], virt
+    assert command["result"]["verdict"] == "unknown" and command["result"]["ok"] == 2, command["result"]
+    shown = dev.run("commands", "show", command["id"]).stdout
+    assert "verdict:      unknown (2 ok, 2 unknown, 0 warn, 0 fail)" in shown and "smart_status=passed" in shown, shown
+    told = dev.run("events", node, "--kind", "diag_report").stdout
+    assert f"{command['id']} diag.disks findings=4" in told and f"{sas['subject']}=unknown" in told, told
+
+    # A controller that says it is not reliable any more, and is hot.
+    guest.qmp("qom-set", path="/machine/peripheral/nv", property="smart_critical_warning", value=6)
+    command, found = run(dev, node, "diag.disks", f"disk={nvme['subject']}")
+    assert list(found) == [nvme["subject"]] and command["result"]["verdict"] == "fail", command
+    assert "not reliable any more" in " ".join(command["result"]["problems"]), command
+    missing = dev.run("commands", "run", node, "diag.disks", "--param", "disk=none", "--wait", "--json", check=False)
+    assert missing.returncode == 1 and json.loads(missing.stdout)["reason"] == "NotFound"
+
+    command, found = run(dev, node, "diag.memory", "max_bytes=8388608", "seconds=60")
+    test = found["test"]
+    assert test["verdict"] == "ok" and test["readings"]["tested_bytes"] == 8 << 20, test
+    assert (test["readings"]["locked"], test["readings"]["bad_words"], test["readings"]["passes_done"]) == ("yes", 0, 1), test
+    assert found["kernel"]["readings"]["hardware_corrupted_bytes"] == 0, found
+
+    _, found = run(dev, node, "diag.network", "seconds=1")
+    cards = {one["readings"]["mac"]: one for one in found.values()}
+    assert cards[FIRST]["verdict"] == "ok" and cards[FIRST]["readings"]["driver"] == "virtio_net", cards
+    assert cards[FIRST]["readings"]["rx_packets"] > 0
+    guest.qmp("set_link", name="n1", up=False)
+    wait_for("the link to be seen down", lambda: run(
+        dev, node, "diag.network", "seconds=1")[1][cards[SECOND]["subject"]]["readings"]["carrier"] == 0, 60)
+
+    # The journal is on tmpfs, so nobody of this boot is left to tell that the machine restarted.
+    before = len(guest.output())
+    id = dev.json("commands", "run", node, "node.reboot")["id"]
+    guest.wait_for(r"the join token was already used, by an earlier boot", after=before)
+    assert dev.json("commands", "show", id)["state"] == "running"
+    guest.kill()
+    again = server("second", f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST))
+    second = connected(dev, again, beside=[node])
+    command = dev.json("commands", "show", id)
+    assert command["state"] == "succeeded" and second != node, command
+    boots = (command["result"]["boot_id_before"], command["result"]["boot_id_after"])
+    assert boots == (details(dev, node)["bootId"], details(dev, second)["bootId"]), command
