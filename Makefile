@@ -46,6 +46,8 @@ bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
 	@cargo build --locked --quiet $(OPERATOR) --example journal_load
 	@$(VENV)/bin/python benches/join_vs_curl.py
 	@$(VENV)/bin/python benches/journal_vs_sqlite.py
+	@cargo build --locked --quiet $(OPERATOR) --workspace --bin ramdisk
+	@$(VENV)/bin/python benches/ramdisk_vs_busybox.py
 	@CARGO_PROFILE_OPERATOR_OPT_LEVEL=2 cargo build --locked --quiet $(OPERATOR) --bin better-compute --example gateway_load
 	@$(VENV)/bin/python benches/joins_vs_crypto.py
 

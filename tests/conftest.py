@@ -5,7 +5,7 @@ import pytest
 from lab import Node, program, running, version
 
 # The programs that `make test` builds last, beside the labs that do not need them.
-BUILT_LAST = {"bcd_arm64", "fakehw"}
+BUILT_LAST = {"bcd_arm64", "init_arm64", "fakehw"}
 
 
 def pytest_collection_modifyitems(items):
@@ -30,6 +30,12 @@ def bcd_arm64():
 def init():
     """Path of the static init, the ramdisk's first program."""
     return program("INIT", f"dist/init_{version()}_linux_amd64")
+
+
+@pytest.fixture(scope="session")
+def init_arm64():
+    """Path of the static arm64 init; run it through qemu-aarch64-static."""
+    return program("INIT_ARM64", f"dist/init_{version()}_linux_arm64")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 # Makes sure that this Debian machine has what a make target needs.
 #
 #   tools/packages.sh static|test|lint|demo|bench|fuzz|ramdisk
+#   tools/packages.sh --programs           names those whose programs go into the ramdisk
 #
 # As root, missing packages are installed with apt. Otherwise the script names them and stops
 # with exit code 2, having changed nothing. This is the only place that lists packages.
@@ -11,9 +12,10 @@ build="gcc libc6-dev make git ca-certificates binutils"
 # A compiler with its own library sources, the C library to link, and a linker for arm64.
 musl="musl-dev musl-tools gcc-aarch64-linux-gnu rustc-web cargo-web rust-web-src"
 
-# What an image of the ramdisk is made with, and what the labs boot it in.
-image="kmod zstd xz-utils busybox-static"
-guest="qemu-system-x86 ovmf cpio e2fsprogs"
+# What an image of the ramdisk is made with, the programs that go into it, and what the labs boot it in.
+image="kmod zstd xz-utils"
+programs="nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools busybox-static"
+guest="qemu-system-x86 qemu-system-arm ovmf swtpm cpio"
 
 case "${1:-}" in
   demo) packages="$build $musl" ;;
@@ -23,10 +25,13 @@ case "${1:-}" in
   lint) packages="$build shellcheck python3" ;;
   test | bench)
     packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl etcd-server iproute2 nftables procps
-      tinyproxy-bin dnsmasq-base nginx mount zsh fish mandoc groff-base systemd systemd-container dbus $image $guest"
+      tinyproxy-bin dnsmasq-base nginx zsh fish mandoc groff-base systemd systemd-container dbus $image $programs $guest"
     ;;
-  # The outside programs that go into the image are those of this machine.
-  ramdisk) packages="$build $musl $image nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools" ;;
+  ramdisk) packages="$build $musl $image $programs" ;;
+  --programs)
+    echo "$programs"
+    exit 0
+    ;;
   *)
     echo "usage: $0 static|test|lint|demo|bench|fuzz|ramdisk" >&2
     exit 2

@@ -5,8 +5,13 @@
 #
 # KERNEL=cloud|generic   which Debian kernel (default generic)
 # LIST=minimal|full|PATH which of its modules (default minimal)
-# TOOLS=a,b,c            outside programs; those of another architecture need ROOT, a system of it
+# TOOLS=a,b,c            outside programs
+# ROOT=DIR               a system to take them from (default: this machine's, or Debian's packages for another architecture)
 # MICROCODE=PATH         an uncompressed cpio archive to put in front
+# LEVEL=N                zstd's level, 1 to 19 (default 19)
+# OUTPUT=DIR             where the two files go (default dist)
+#
+# The labs name what is built already: BCD, INIT (static, of that architecture) and RAMDISK (the builder), all or none.
 #
 # ramdisk/README.md says how to use another kernel.
 set -euo pipefail
@@ -17,24 +22,26 @@ case $arch in
   amd64 | arm64) ;;
   *) echo "usage: $0 [amd64|arm64]" >&2; exit 2 ;;
 esac
-own=$(dpkg --print-architecture)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # What `bcd ramdisk`'s kinds call, and a shell for bc.debug.
 tools=${TOOLS-nvme,hdparm,blkdiscard,blockdev,lsblk,mount,umount,debugfs,e2fsck,mcopy,mdir,mtype,udevadm,kexec,busybox}
-shell=/bin/busybox=/bin/sh
-if [[ $arch != "$own" && -z ${ROOT:-} ]]; then
-  echo "ramdisk: no outside programs in the $arch image: ROOT names no $arch system to take them from" >&2
-  tools='' shell=''
-fi
+output=${OUTPUT:-dist}
 
 kernel=$(tools/kernel.sh "$arch" "${KERNEL:-generic}")
-tools/static.sh "$arch"
-cargo build --locked --quiet --profile operator --features control-plane --workspace --bin ramdisk
-set -- --bcd "dist/bcd_${version}_linux_$arch" --init "dist/init_${version}_linux_$arch" \
-  --modules "$(echo "$kernel"/lib/modules/*)" --list "${LIST:-minimal}" \
-  --tools "$tools" --files "${ROOT:+$shell}" --output "dist/initrd-$arch.img"
-[[ -z ${ROOT:-} ]] || set -- "$@" --root "$ROOT"
+root=${ROOT:-}
+if [[ -z $root && $arch != "$(dpkg --print-architecture)" && -n $tools ]]; then
+  root=$(tools/root.sh "$arch")
+fi
+if [[ -z ${BCD:-} ]]; then
+  tools/static.sh "$arch"
+  cargo build --locked --quiet --profile operator --features control-plane --workspace --bin ramdisk
+  BCD=dist/bcd_${version}_linux_$arch INIT=dist/init_${version}_linux_$arch RAMDISK=target/operator/ramdisk
+fi
+set -- --bcd "$BCD" --init "$INIT" --modules "$(echo "$kernel"/lib/modules/*)" --list "${LIST:-minimal}" --tools "$tools" \
+  --root "${root:-/}" --level "${LEVEL:-19}" --output "$output/initrd-$arch.img"
+[[ ,$tools, != *,busybox,* ]] || set -- "$@" --files "$root/bin/busybox=/bin/sh"
 [[ -z ${MICROCODE:-} ]] || set -- "$@" --microcode "$MICROCODE"
-target/operator/ramdisk build "$@"
-cp "$kernel/vmlinuz" "dist/vmlinuz-$arch.new"
-mv "dist/vmlinuz-$arch.new" "dist/vmlinuz-$arch"
+mkdir -p "$output"
+"$RAMDISK" build "$@"
+cp "$kernel/vmlinuz" "$output/vmlinuz-$arch.new"
+mv "$output/vmlinuz-$arch.new" "$output/vmlinuz-$arch"

@@ -11,8 +11,13 @@ mkdir -p target
 venv=target/venv
 (make "$venv/ready" > target/venv.log 2>&1 || { cat target/venv.log >&2; exit 1; }) &
 python=$!
-# The kernel that the guests boot; the labs say what is wrong when it is not there.
-tools/kernel.sh amd64 cloud > /dev/null 2>&1 &
+# The kernels that the guests boot; the labs say what is wrong when one is not there.
+{
+  tools/kernel.sh amd64 cloud
+  tools/kernel.sh amd64 generic
+  tools/kernel.sh arm64 cloud
+  tools/root.sh arm64
+} > /dev/null 2>&1 &
 tools/build.sh --programs amd64
 wait "$python" || { echo "test: no Python environment" >&2; exit 1; }
 rm -f target/venv.log
@@ -37,7 +42,7 @@ rest=$!
 # The labs' Rust ends were built above; without these variables a lab builds its own.
 export GRPC_PROBE=$PWD/target/operator/examples/grpc_probe PROTO_ROUNDTRIP=$PWD/target/operator/proto-roundtrip
 # Whole machines wait for links and leases, a minute and more: they are beside everything else.
-"$venv/bin/python" -m pytest tests/qemu -n 3 > target/machines.log 2>&1 &
+"$venv/bin/python" -m pytest tests/qemu -n 4 > target/machines.log 2>&1 &
 machines=$!
 "$venv/bin/python" -m pytest tests --ignore tests/qemu -m "not late" -n 8 2>&1 | tee target/pytest.log || status=1
 wait "$rest" || status=1

@@ -8,8 +8,10 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
+pub mod advertised;
 pub mod api;
 pub mod base64;
+pub mod bmc;
 pub mod boot_parameters;
 pub mod certificate;
 pub mod cmdline;
@@ -19,6 +21,7 @@ pub mod contract;
 pub mod cpio;
 pub mod csr;
 pub mod dhcp;
+pub mod dhcpv6;
 pub mod diag_disks;
 pub mod diag_texts;
 pub mod dns;
@@ -41,6 +44,7 @@ pub mod joinservice;
 pub mod journal;
 pub mod json;
 pub mod jwk;
+pub mod lldp;
 pub mod machine_texts;
 pub mod modules;
 pub mod netlink;
@@ -52,6 +56,7 @@ pub mod pki_bundle;
 pub mod private_key;
 pub mod proto;
 pub mod proxies;
+pub mod sntp;
 pub mod spki;
 pub mod status_request;
 pub mod store_rows;
@@ -92,12 +97,12 @@ macro_rules! targets {
 }
 
 targets! {
-    api base64 boot_parameters certificate cmdline command config contract cpio csr dhcp diag_disks diag_texts
-    dns doctor_texts elf envelope gateway_session grpc_client grpc_frames grpc_server grpc_status
-    http_answer http_request identity inhibitors intake join_answer join_token joinservice
-    journal json jwk machine_texts modules netlink node_spec operator_texts outbox pem
-    pki_bundle private_key proto proxies spki status_request store_rows toml trust_bundle url
-    vpd websocket wellknown
+    advertised api base64 bmc boot_parameters certificate cmdline command config contract cpio
+    csr dhcp dhcpv6 diag_disks diag_texts dns doctor_texts elf envelope gateway_session grpc_client grpc_frames
+    grpc_server grpc_status http_answer http_request identity inhibitors intake join_answer
+    join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
+    operator_texts outbox pem pki_bundle private_key proto proxies sntp spki status_request
+    store_rows toml trust_bundle url vpd websocket wellknown
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

@@ -1,18 +1,23 @@
 //! Where init touches the kernel in ways the standard library has none for: raw and netlink sockets, the
-//! signal that a child ended, a terminal for a shell. All of this crate's `unsafe` is here.
+//! signal that a child ended, a terminal for a shell, the BMC. All of this crate's `unsafe` is here.
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
     sendto, socket_with,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::ipv6;
 use crate::netlink::{self, Request};
 
 /// A descriptor that turns readable when a child has ended. SIGCHLD is blocked in this thread and in what
@@ -51,9 +56,22 @@ pub fn unblocked(command: &mut Command, with_terminal: bool) -> &mut Command {
     unsafe { command.pre_exec(prepare) }
 }
 
-/// A link-layer address: on a link, IPv4, for everybody.
+/// Four bytes to tell transactions apart by, without waiting for the kernel's generator. Where they are not random yet,
+/// two machines still differ by their addresses.
+pub fn number(mac: [u8; 6]) -> [u8; 4] {
+    let mut number = [0; 4];
+    let _ = getrandom(&mut number, GetRandomFlags::INSECURE);
+    let [.., a, b, c, d] = mac;
+    for (byte, own) in number.iter_mut().zip([a, b, c, d]) {
+        *byte ^= own;
+    }
+    number
+}
+
+/// A link-layer address: on a link, of a protocol, for everybody.
 struct OnLink {
     index: u32,
+    protocol: u16,
 }
 
 // SAFETY: the pointer handed on is to a whole, initialised sockaddr_ll that lives until `f` returns, with its length.
@@ -64,7 +82,7 @@ unsafe impl SocketAddrArg for OnLink {
     ) -> R {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
-            sll_protocol: (libc::ETH_P_IP as u16).to_be(),
+            sll_protocol: self.protocol.to_be(),
             sll_ifindex: i32::try_from(self.index).unwrap_or(0),
             sll_hatype: 0,
             sll_pkttype: 0,
@@ -78,25 +96,57 @@ unsafe impl SocketAddrArg for OnLink {
     }
 }
 
-/// A socket that hears and sends IPv4 packets on one link before it has an address.
+/// The EtherType of IPv4.
+pub const IPV4: u16 = libc::ETH_P_IP as u16;
+
+/// A socket that hears and sends packets of one protocol on one link, which needs no address for it.
 pub struct RawSocket {
     fd: OwnedFd,
-    index: u32,
+    link: OnLink,
 }
 
 impl RawSocket {
     /// # Errors
     /// The kernel has no packet sockets, or the link is gone.
-    pub fn open(index: u32) -> io::Result<Self> {
-        let protocol = u32::from((libc::ETH_P_IP as u16).to_be());
+    pub fn open(index: u32, protocol: u16) -> io::Result<Self> {
         let fd = socket_with(
             AddressFamily::PACKET,
             SocketType::DGRAM,
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            std::num::NonZeroU32::new(protocol).map(Protocol::from_raw),
+            std::num::NonZeroU32::new(protocol.to_be().into()).map(Protocol::from_raw),
         )?;
-        bind(&fd, &OnLink { index })?;
-        Ok(Self { fd, index })
+        let link = OnLink { index, protocol };
+        bind(&fd, &link)?;
+        Ok(Self { fd, link })
+    }
+
+    /// Hears what is sent to the link-layer address `group` too.
+    ///
+    /// # Errors
+    /// The NIC cannot be told.
+    pub fn join(&self, group: [u8; 6]) -> io::Result<()> {
+        let [a, b, c, d, e, f] = group;
+        let membership = libc::packet_mreq {
+            mr_ifindex: i32::try_from(self.link.index).unwrap_or(0),
+            mr_type: libc::PACKET_MR_MULTICAST as u16,
+            mr_alen: 6,
+            mr_address: [a, b, c, d, e, f, 0, 0],
+        };
+        // SAFETY: the descriptor is open, and the pointer is to a whole packet_mreq, with its length, that outlives the
+        // call.
+        let done = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const membership).cast(),
+                size_of::<libc::packet_mreq>() as libc::socklen_t,
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Sends `packet` to everybody on the link.
@@ -104,8 +154,7 @@ impl RawSocket {
     /// # Errors
     /// What sendto(2) says.
     pub fn broadcast(&self, packet: &[u8]) -> io::Result<()> {
-        let to = OnLink { index: self.index };
-        sendto(&self.fd, packet, SendFlags::empty(), &to)?;
+        sendto(&self.fd, packet, SendFlags::empty(), &self.link)?;
         Ok(())
     }
 
@@ -163,7 +212,7 @@ impl Links {
     }
 }
 
-/// The kernel's announcements of what routers advertise (rtnetlink, RTNLGRP_ND_USEROPT).
+/// The kernel's announcements of what routers advertise (rtnetlink, RTNLGRP_ND_USEROPT and RTNLGRP_IPV6_IFINFO).
 pub struct Advertised(OwnedFd);
 
 impl Advertised {
@@ -176,8 +225,10 @@ impl Advertised {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        // The group's number is 20; the address has a bit for each.
-        bind(&fd, &SocketAddrNetlink::new(0, 1 << 19))?;
+        // The groups' numbers are 20 and 12; the address has a bit for each.
+        bind(&fd, &SocketAddrNetlink::new(0, 1 << 19 | 1 << 11))?;
+        // What was advertised before comes as an answer, among the announcements.
+        send(&fd, &ipv6::flags_request(), SendFlags::empty())?;
         Ok(Self(fd))
     }
 
@@ -225,8 +276,134 @@ impl Uevents {
 }
 
 /// The UDP socket of a lease's holder, for talking to its server alone.
-pub fn lease_socket(address: Ipv4Addr) -> io::Result<std::net::UdpSocket> {
-    let socket = std::net::UdpSocket::bind((address, 68))?;
+pub fn lease_socket(address: Ipv4Addr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, 68))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// The UDP socket of a DHCPv6 client.
+pub fn information_socket() -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 546))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// The machine's BMC, by way of the kernel (linux/ipmi.h).
+pub struct Ipmi(File);
+
+/// ipmi_system_interface_addr: the BMC itself (type 12, channel 15).
+#[repr(C)]
+struct IpmiAddress {
+    kind: i32,
+    channel: i16,
+    lun: u8,
+}
+
+/// ipmi_msg.
+#[repr(C)]
+struct IpmiMessage {
+    function: u8,
+    command: u8,
+    length: u16,
+    data: *mut u8,
+}
+
+/// ipmi_req.
+#[repr(C)]
+struct IpmiRequest {
+    address: *const IpmiAddress,
+    address_length: u32,
+    id: libc::c_long,
+    message: IpmiMessage,
+}
+
+/// ipmi_recv.
+#[repr(C)]
+struct IpmiAnswer {
+    kind: i32,
+    address: *mut u8,
+    address_length: u32,
+    id: libc::c_long,
+    message: IpmiMessage,
+}
+
+impl Ipmi {
+    /// How long one answer may take.
+    const PATIENCE: Timespec = Timespec {
+        tv_sec: 6,
+        tv_nsec: 0,
+    };
+
+    /// # Errors
+    /// There is no such device, or it does not open.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).open(path).map(Self)
+    }
+
+    /// Sends one request and waits for its answer: the completion code, then the data.
+    ///
+    /// # Errors
+    /// The driver refuses it, or the BMC does not answer in time.
+    pub fn exchange(&self, function: u8, command: u8, data: &[u8]) -> io::Result<Vec<u8>> {
+        // IPMICTL_SEND_COMMAND and IPMICTL_RECEIVE_MSG_TRUNC, whose numbers hold the structures' sizes.
+        const SEND: u32 = 0x8000_690d | (size_of::<IpmiRequest>() as u32) << 16;
+        const RECEIVE: u32 = 0xc000_690b | (size_of::<IpmiAnswer>() as u32) << 16;
+        const RESPONSE: i32 = 1;
+        let address = IpmiAddress {
+            kind: 0x0c,
+            channel: 0x0f,
+            lun: 0,
+        };
+        let mut data = data.to_vec();
+        let request = IpmiRequest {
+            address: &raw const address,
+            address_length: size_of::<IpmiAddress>() as u32,
+            id: 1,
+            message: IpmiMessage {
+                function,
+                command,
+                length: u16::try_from(data.len()).unwrap_or(0),
+                data: data.as_mut_ptr(),
+            },
+        };
+        // SAFETY: the descriptor is open; the request and what it points to (address, data) live until the call is over,
+        // and the driver copies them.
+        if unsafe { libc::ioctl(self.0.as_raw_fd(), SEND as _, &raw const request) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        loop {
+            let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+            if poll(&mut ready, Some(&Self::PATIENCE))? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let (mut from, mut buffer) = ([0; 64], [0; 256]);
+            let mut answer = IpmiAnswer {
+                kind: 0,
+                address: from.as_mut_ptr(),
+                address_length: from.len() as u32,
+                id: 0,
+                message: IpmiMessage {
+                    function: 0,
+                    command: 0,
+                    length: buffer.len() as u16,
+                    data: buffer.as_mut_ptr(),
+                },
+            };
+            // SAFETY: the descriptor is open; the driver writes into the answer and into the two buffers, no more than
+            // the lengths given, and all three live until the call is over.
+            let done = unsafe { libc::ioctl(self.0.as_raw_fd(), RECEIVE as _, &raw mut answer) };
+            if done != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Events of the BMC's own come the same way.
+            let ours = answer.kind == RESPONSE && answer.message.command == command;
+            if let Some(answer) = buffer.get(..answer.message.length.into())
+                && ours
+            {
+                return Ok(answer.to_vec());
+            }
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! IPv6 as the kernel does it: an address and a route from a router's advertisements. Left to init is to
-//! notice that there is an address, and to keep the name servers that came along (RFC 8106): the kernel
-//! announces them once (RTM_NEWNDUSEROPT, rtnetlink) and forgets them. Bytes only; the socket is in
-//! [`crate::edge`].
+//! notice that there is an address, to keep the name servers that came along (RFC 8106): the kernel
+//! announces them once (RTM_NEWNDUSEROPT, rtnetlink) and forgets them; and to hear that a router sends its
+//! hosts to DHCPv6 for the rest (RTM_NEWLINK of IPv6). Bytes only; the socket is in [`crate::edge`].
 use std::net::Ipv6Addr;
+
+use bcd::sys::netlink::{RTM_GETLINK, RTM_NEWLINK, attributes, messages, u32_at};
 
 /// RTM_NEWNDUSEROPT.
 const NEWNDUSEROPT: u16 = 68;
@@ -13,6 +15,48 @@ const RDNSS: u8 = 25;
 const NEAR: [u8; 2] = [0x10, 0x20];
 /// IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_TENTATIVE: not to be used, or not yet.
 const UNSETTLED: u32 = 0x08 | 0x20 | 0x40;
+
+/// IF_RA_MANAGED and IF_RA_OTHERCONF: the last router to advertise has hosts ask DHCPv6.
+const ASK_DHCPV6: u32 = 0x40 | 0x80;
+
+/// Asks for what [`sends_to_dhcpv6`] reads, of every link.
+pub fn flags_request() -> [u8; 32] {
+    let mut request = [0; 32];
+    let [a, b, c, d] = 32_u32.to_ne_bytes();
+    let ([e, f], [g, h]) = (RTM_GETLINK.to_ne_bytes(), 0x301_u16.to_ne_bytes());
+    for (byte, value) in request.iter_mut().zip([a, b, c, d, e, f, g, h]) {
+        *byte = value;
+    }
+    if let Some(family) = request.get_mut(16) {
+        *family = libc::AF_INET6 as u8;
+    }
+    request
+}
+
+/// The links whose router has hosts ask DHCPv6, in announcements of links or in the answer to [`flags_request`].
+pub fn sends_to_dhcpv6(datagram: &[u8]) -> Vec<u32> {
+    let mut links = Vec::new();
+    for message in messages(datagram).map_while(Result::ok) {
+        let inet6 = message.payload.first() == Some(&(libc::AF_INET6 as u8));
+        let (Some(index), Some(rest)) = (u32_at(message.payload, 4), message.payload.get(16..))
+        else {
+            continue;
+        };
+        if message.kind != RTM_NEWLINK || !inet6 {
+            continue;
+        }
+        // IFLA_PROTINFO, and in it IFLA_INET6_FLAGS.
+        let flags = attributes(rest)
+            .filter(|attribute| attribute.kind == 12)
+            .flat_map(|attribute| attributes(attribute.value))
+            .find(|attribute| attribute.kind == 1)
+            .and_then(|attribute| u32_at(attribute.value, 0));
+        if flags.unwrap_or(0) & ASK_DHCPV6 != 0 {
+            links.push(index);
+        }
+    }
+    links
+}
 
 /// The first address on the link `name` that leads beyond it, with its prefix's length, in the kernel's
 /// table `/proc/net/if_inet6`.
@@ -125,6 +169,37 @@ fec0000000000000505400fffe000009 02 40 40 40     eth0
                 ("fe80::1".to_owned(), 600)
             ]
         );
+    }
+
+    /// As the kernel announces a link's IPv6 flags.
+    fn link(index: u32, flags: u32) -> Vec<u8> {
+        let mut message = vec![0; 16 + 16];
+        message[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
+        message[16] = 10;
+        message[20..24].copy_from_slice(&index.to_ne_bytes());
+        for (kind, length) in [(12_u16, 12_u16), (1, 8)] {
+            message.extend_from_slice(&length.to_ne_bytes());
+            message.extend_from_slice(&kind.to_ne_bytes());
+        }
+        message.extend_from_slice(&flags.to_ne_bytes());
+        let length = u32::try_from(message.len()).unwrap();
+        message[..4].copy_from_slice(&length.to_ne_bytes());
+        message
+    }
+
+    #[test]
+    fn a_router_that_sends_its_hosts_to_dhcpv6_is_told_from_others() {
+        let two = [link(2, 0x8000_00b0), link(3, 0x8000_0030), link(4, 0x40)].concat();
+        assert_eq!(sends_to_dhcpv6(&two), [2, 4]);
+        let mut other = link(2, 0x80);
+        other[16] = 0;
+        assert!(sends_to_dhcpv6(&other).is_empty(), "a link as such");
+        let whole = link(2, 0x80);
+        for length in 0..whole.len() {
+            assert!(sends_to_dhcpv6(&whole[..length]).is_empty(), "{length}");
+        }
+        assert!(sends_to_dhcpv6(&announcement(&rdnss(600, &["2001:db8::53"]))).is_empty());
+        assert_eq!(flags_request()[..4], 32_u32.to_ne_bytes());
     }
 
     #[test]

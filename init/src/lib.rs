@@ -1,9 +1,9 @@
 //! PID 1 of the ramdisk, and the processes it is made of.
 //!
 //! Pure, and tested without a machine: [`options`] (what the kernel command line asks of init), [`dhcp`],
-//! [`packet`], [`ipv6`] and [`netlink`] (bytes), [`modules`] (depmod's files), [`nics`] (which NIC when). Edges:
-//! [`edge`] (syscalls), [`mounts`], [`console`], [`loader`], [`network`], and [`supervise`], which is
-//! PID 1 itself. What reads foreign bytes runs in a child of PID 1, never in PID 1.
+//! [`dhcpv6`], [`packet`], [`ipv6`], [`sntp`], [`lldp`] and [`netlink`] (bytes), [`modules`] (depmod's files),
+//! [`nics`] (which NIC when). Edges: [`edge`] (syscalls), [`mounts`], [`console`], [`loader`], [`network`] with its
+//! [`information`], [`clock`] and [`neighbours`], [`bmc`], [`facts`] (what bcd is told), and [`supervise`], which is PID 1 itself. What reads foreign bytes runs in a child of PID 1, never in PID 1.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,18 +20,26 @@
     )
 )]
 
+pub mod bmc;
+pub mod clock;
 pub mod console;
 pub mod dhcp;
+pub mod dhcpv6;
 pub mod edge;
+pub mod facts;
+pub mod information;
 pub mod ipv6;
+pub mod lldp;
 pub mod loader;
 pub mod modules;
 pub mod mounts;
+pub mod neighbours;
 pub mod netlink;
 pub mod network;
 pub mod nics;
 pub mod options;
 pub mod packet;
+pub mod sntp;
 pub mod supervise;
 
 /// Says something to whoever looks at a console: one line on standard error.

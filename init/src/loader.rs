@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::edge::Uevents;
 use crate::modules::{Aliases, Dependencies, MAX_BYTES, SoftDependencies, canonical, name_of};
@@ -14,6 +14,12 @@ use crate::say;
 
 /// MODULE_INIT_COMPRESSED_FILE of linux/module.h.
 const COMPRESSED: i32 = 4;
+/// Where the kernel shows a driver that looked for a BMC.
+const BMC_DRIVERS: [&str; 3] = [
+    "/sys/module/ipmi_si",
+    "/sys/module/ipmi_ssif",
+    "/sys/module/ipmi_powernv",
+];
 /// How deep wishes of wishes are followed.
 const MAX_DEPTH: u8 = 8;
 
@@ -176,6 +182,13 @@ pub fn run() -> Result<(), String> {
     ));
     if let Some(complaint) = crate::mounts::firmware() {
         say(&complaint);
+    }
+    // A BMC's driver asks for its hardware, and nothing asks for the device that programs open.
+    if BMC_DRIVERS.iter().any(|name| Path::new(name).exists()) && loader.named("ipmi_devintf") {
+        let asking = std::thread::Builder::new().stack_size(64 * 1024);
+        if let Err(error) = asking.spawn(crate::bmc::report) {
+            say(&format!("cannot ask the BMC: {error}"));
+        }
     }
     let mut buffer = vec![0; 8192];
     loop {

@@ -5,26 +5,37 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use bcd::config::cmdline::CommandLine;
 use bcd::sys::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::clock::Clock;
 use crate::dhcp::{Action, Client, Lease, MAX_MESSAGE};
-use crate::edge::{Advertised, Links, RawSocket, lease_socket};
+use crate::dhcpv6::{Information, leads_on};
+use crate::edge::{Advertised, IPV4, Links, RawSocket, lease_socket};
+use crate::facts::replace;
+use crate::information::Informed;
 use crate::ipv6;
+use crate::neighbours::Neighbours;
 use crate::netlink::Request;
 use crate::nics::{Nic, Situation, shown};
 use crate::options::Options;
-use crate::{packet, say};
+use crate::{edge, facts, packet, say};
 
-/// How often /sys is looked at while there is no address.
+/// How often /sys is looked at while there is no address: at first, when drivers are being loaded, and later.
+const FIRST_SCAN: Duration = Duration::from_millis(50);
 const SCAN: Duration = Duration::from_millis(200);
+/// How long it is at first.
+const FIRST: Duration = Duration::from_secs(10);
 /// The same once there is an IPv6 address, as DHCP may answer yet.
 const SLOW_SCAN: Duration = Duration::from_secs(5);
-/// Name servers by IPv6 that are kept; a resolver looks at three.
+/// Name servers that routers name and that are kept, and those that are written down; a resolver looks at three.
 const SERVERS: usize = 3;
+/// Domains that are searched; a resolver looks at six.
+const DOMAINS: usize = 6;
 /// How often a person is told what is being waited for.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -55,15 +66,26 @@ struct Network {
     raised: Vec<u32>,
     asking: Vec<Asking>,
     held: Option<Held>,
+    /// An address that does not end (`ip=`): nothing is searched for.
+    is_fixed: bool,
     /// What routers advertise; `None` where the kernel does not say.
     advertised: Option<Advertised>,
-    /// A router gave an address beyond the link, and PID 1 knows.
-    has_ipv6: bool,
-    /// From the lease: the search domain and name servers.
+    /// The NIC with an address beyond the link that a router gave, and PID 1 knows.
+    routed: Option<Nic>,
+    /// Links whose router has hosts ask DHCPv6; and the one that is asked on.
+    ask_dhcpv6: Vec<u32>,
+    informed: Option<Informed>,
+    clock: Clock,
+    neighbours: Neighbours,
+    /// From the lease, or fixed: device, MAC and address, as lines; the search domain, name and time servers.
+    own: String,
     domain: Option<String>,
     servers: Vec<Ipv4Addr>,
+    times: Vec<Ipv4Addr>,
     /// From routers.
     servers_ipv6: Vec<Ipv6Addr>,
+    /// By DHCPv6.
+    information: Information,
 }
 
 /// Runs until the machine ends.
@@ -77,6 +99,10 @@ pub fn run() -> Result<(), String> {
     if let Err(error) = links.ask(&Request::up(1)) {
         say(&format!("cannot bring the loopback device up: {error}"));
     }
+    // A kernel without a generator in hardware gathers randomness while somebody waits for it, a second long: better now,
+    // while drivers load and servers answer, than when bcd makes its key.
+    let gather = std::thread::Builder::new().stack_size(32 * 1024);
+    let _ = gather.spawn(bcd::sys::random::bytes::<1>);
     if options.no_network {
         say("ip=off: no network is configured");
         up();
@@ -95,11 +121,19 @@ pub fn run() -> Result<(), String> {
         raised: Vec::new(),
         asking: Vec::new(),
         held: None,
+        is_fixed: false,
         advertised,
-        has_ipv6: false,
+        routed: None,
+        ask_dhcpv6: Vec::new(),
+        informed: None,
+        clock: Clock::default(),
+        neighbours: Neighbours::default(),
+        own: String::new(),
         domain: None,
         servers: Vec::new(),
+        times: Vec::new(),
         servers_ipv6: Vec::new(),
+        information: Information::default(),
     };
     loop {
         network.step();
@@ -117,9 +151,13 @@ impl Network {
     fn step(&mut self) {
         let now = monotonic();
         let mut wake = None;
-        if self.held.is_none() {
+        if self.held.is_none() && !self.is_fixed {
             self.search(now);
-            wake = Some(if self.has_ipv6 { SLOW_SCAN } else { SCAN });
+            wake = Some(match self.routed {
+                Some(_) => SLOW_SCAN,
+                None if now.saturating_sub(self.started) < FIRST => FIRST_SCAN,
+                None => SCAN,
+            });
         }
         for index in (0..self.asking.len()).rev() {
             let action = self
@@ -131,11 +169,16 @@ impl Network {
         if let Some(action) = self.held.as_mut().and_then(|held| held.client.due(now)) {
             self.act_held(action);
         }
+        self.ask_for_the_rest(now);
+        self.clock.due(now);
         let due = self
             .asking
             .iter()
             .map(|one| one.client.next())
             .chain(self.held.as_ref().map(|held| held.client.next()))
+            .chain(self.informed.as_ref().map(Informed::next))
+            .chain(self.clock.next())
+            .chain(self.neighbours.next())
             .min();
         let until_due = due.map(|due| due.saturating_sub(monotonic()));
         self.wait([wake, until_due].into_iter().flatten().min());
@@ -150,6 +193,7 @@ impl Network {
                 if let Err(error) = self.links.ask(&Request::up(nic.index)) {
                     say(&format!("cannot bring {} up: {error}", nic.name));
                 }
+                self.neighbours.listen(nic, now);
             }
         }
         let fixed = self.options.address.clone();
@@ -195,23 +239,22 @@ impl Network {
                     end: Duration::MAX,
                 };
                 self.configure(&upper, &lease);
-                up();
-                loop {
-                    std::thread::park();
-                }
+                self.is_fixed = true;
+                return up();
             }
             self.ask_on(nic, upper, now);
         }
         let mut usable = nics
             .iter()
             .filter(|nic| nic.carrier && situation.may_use(nic));
-        if !self.has_ipv6
-            && let Some((name, address, prefix)) = usable.find_map(|nic| self.by_router(nic))
+        if self.routed.is_none()
+            && let Some((nic, address, prefix)) = usable.find_map(|nic| self.by_router(nic))
         {
-            self.has_ipv6 = true;
             say(&format!(
-                "{name} has the address {address}/{prefix} from a router"
+                "{} has the address {address}/{prefix} from a router",
+                nic.name
             ));
+            self.routed = Some(nic);
             up();
         }
         self.tell(&nics, now);
@@ -240,31 +283,52 @@ impl Network {
     }
 
     /// The IPv6 address that a router gave the NIC, or the VLAN on top of it.
-    fn by_router(&self, nic: &Nic) -> Option<(String, Ipv6Addr, u8)> {
-        let name = match self.options.vlan {
-            Some(id) => vlan_name(nic, id),
-            None => nic.name.clone(),
+    fn by_router(&self, nic: &Nic) -> Option<(Nic, Ipv6Addr, u8)> {
+        let upper = match self.options.vlan {
+            Some(id) => Nic::read(&vlan_name(nic, id))?,
+            None => nic.clone(),
         };
         let table = fs::read_to_string("/proc/net/if_inet6").ok()?;
-        let (address, prefix) = ipv6::address(&table, &name)?;
-        Some((name, address, prefix))
+        let (address, prefix) = ipv6::address(&table, &upper.name)?;
+        Some((upper, address, prefix))
+    }
+
+    /// Begins to ask DHCPv6 where a router says so, on the link that has the network; then asks when it is time.
+    fn ask_for_the_rest(&mut self, now: Duration) {
+        let held = self.held.as_ref().map(|held| &held.nic);
+        let mut candidates = held.into_iter().chain(&self.routed);
+        if self.informed.is_none()
+            && let Some(nic) = candidates.find(|nic| self.ask_dhcpv6.contains(&nic.index))
+        {
+            match Informed::start(nic, now) {
+                Ok(informed) => self.informed = Some(informed),
+                Err(error) => {
+                    say(&format!("cannot ask DHCPv6 on {}: {error}", nic.name));
+                    self.ask_dhcpv6.clear();
+                }
+            }
+        }
+        if let Some(informed) = &mut self.informed {
+            informed.due(now);
+        }
     }
 
     fn ask_on(&mut self, nic: &Nic, upper: Nic, now: Duration) {
-        match RawSocket::open(upper.index) {
+        match RawSocket::open(upper.index, IPV4) {
             Ok(raw) => {
                 say(&format!(
                     "asking for an address on {} ({})",
                     upper.name,
                     shown(upper.mac)
                 ));
-                // Without randomness yet, two machines still differ by their addresses.
-                let [.., a, b, c, d] = upper.mac;
-                let random = bcd::sys::random::bytes().unwrap_or([a, b, c, d]);
                 self.asking.push(Asking {
                     lower: nic.index,
                     since: now,
-                    client: Client::new(upper.mac, u32::from_ne_bytes(random), now),
+                    client: Client::new(
+                        upper.mac,
+                        u32::from_ne_bytes(edge::number(upper.mac)),
+                        now,
+                    ),
                     raw,
                     nic: upper,
                 });
@@ -275,7 +339,7 @@ impl Network {
 
     /// Says every ten seconds what is being waited for.
     fn tell(&mut self, nics: &[Nic], now: Duration) {
-        if now.saturating_sub(self.told) < TELL || self.held.is_some() || self.has_ipv6 {
+        if now.saturating_sub(self.told) < TELL || self.held.is_some() || self.routed.is_some() {
             return;
         }
         self.told = now;
@@ -396,28 +460,17 @@ impl Network {
         }
         self.domain.clone_from(&lease.domain);
         self.servers.clone_from(&lease.dns);
-        if let Err(error) = self.write_servers() {
-            failed.push(format!("/etc/resolv.conf: {error}"));
-        }
-        let list = |all: &[Ipv4Addr]| {
-            all.iter()
-                .map(Ipv4Addr::to_string)
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        let facts = format!(
-            "device={}\nmac={}\naddress={}/{}\ndns={}\nntp={}\n",
+        self.times.clone_from(&lease.ntp);
+        self.own = format!(
+            "device={}\nmac={}\naddress={}/{}\n",
             nic.name,
             shown(nic.mac),
             lease.address,
-            lease.prefix,
-            list(&lease.dns),
-            list(&lease.ntp)
+            lease.prefix
         );
-        let _ = fs::create_dir_all("/run/init");
-        if let Err(error) = replace("/run/init/network", &facts) {
-            failed.push(format!("/run/init/network: {error}"));
-        }
+        let times = lease.ntp.iter().copied().map(IpAddr::from);
+        self.clock.offer(times, monotonic());
+        self.write_down();
         say(&format!(
             "{} has the address {}/{}{}",
             nic.name,
@@ -437,43 +490,77 @@ impl Network {
         }
     }
 
-    /// Writes down which name servers there are.
-    fn write_servers(&self) -> io::Result<()> {
-        let mut resolv = String::new();
-        if let Some(domain) = &self.domain {
-            let _ = writeln!(resolv, "search {domain}");
+    /// Writes down what is known of servers: for resolvers, and for people.
+    fn write_down(&self) {
+        let mut search: Vec<&str> = Vec::new();
+        for domain in self.domain.iter().chain(&self.information.search) {
+            if !search.contains(&domain.as_str()) && search.len() < DOMAINS {
+                search.push(domain);
+            }
         }
-        let all = self.servers.iter().copied().map(IpAddr::from);
-        for server in all.chain(self.servers_ipv6.iter().copied().map(IpAddr::from)) {
+        let lease = self.servers.iter().copied().map(IpAddr::from);
+        let routers = self.servers_ipv6.iter().chain(&self.information.dns);
+        let mut servers: Vec<IpAddr> = Vec::new();
+        for server in lease.chain(routers.copied().map(IpAddr::from)) {
+            if !servers.contains(&server) && servers.len() < SERVERS {
+                servers.push(server);
+            }
+        }
+        let times = self.times.iter().copied().map(IpAddr::from);
+        let times = times.chain(self.information.ntp.iter().copied().map(IpAddr::from));
+        let list = |all: Vec<IpAddr>| {
+            let all: Vec<String> = all.iter().map(IpAddr::to_string).collect();
+            all.join(" ")
+        };
+        let mut resolv = String::new();
+        if !search.is_empty() {
+            let _ = writeln!(resolv, "search {}", search.join(" "));
+        }
+        for server in &servers {
             let _ = writeln!(resolv, "nameserver {server}");
         }
-        replace("/etc/resolv.conf", &resolv)
+        let own = &self.own;
+        let (dns, ntp) = (list(servers), list(times.collect()));
+        facts::write("network", &format!("{own}dns={dns}\nntp={ntp}\n"));
+        if let Err(error) = replace(Path::new("/etc/resolv.conf"), &resolv) {
+            say(&format!("cannot write /etc/resolv.conf: {error}"));
+        }
     }
 
-    /// Takes what routers say of name servers.
+    /// Takes what routers say of name servers and of DHCPv6.
     fn take_advertised(&mut self) {
         let before = self.servers_ipv6.clone();
         let Some(advertised) = &self.advertised else {
             return;
         };
-        let mut buffer = [0; 2048];
+        let mut buffer = [0; 16 * 1024];
         while let Some(message) = advertised.next(&mut buffer) {
+            self.ask_dhcpv6.extend(ipv6::sends_to_dhcpv6(message));
             for (server, lifetime) in ipv6::name_servers(message).unwrap_or_default() {
-                // Without the link's name, a link-local address leads nowhere.
-                let usable = server
-                    .segments()
-                    .first()
-                    .is_some_and(|first| first & 0xffc0 != 0xfe80);
                 self.servers_ipv6.retain(|known| *known != server);
-                if lifetime > 0 && usable && self.servers_ipv6.len() < SERVERS {
+                if lifetime > 0 && leads_on(server) && self.servers_ipv6.len() < SERVERS {
                     self.servers_ipv6.push(server);
                 }
             }
         }
-        if self.servers_ipv6 != before
-            && let Err(error) = self.write_servers()
+        // A link counts once, and only those of this machine send here.
+        self.ask_dhcpv6.sort_unstable();
+        self.ask_dhcpv6.dedup();
+        if self.servers_ipv6 != before {
+            self.write_down();
+        }
+    }
+
+    /// Takes what DHCPv6 servers say.
+    fn take_information(&mut self, now: Duration) {
+        let found = self.informed.as_mut().and_then(|one| one.take(now));
+        if let Some(found) = found
+            && found != self.information
         {
-            say(&format!("cannot write /etc/resolv.conf: {error}"));
+            let servers = found.ntp.iter().copied().map(IpAddr::from);
+            self.clock.offer(servers, now);
+            self.information = found;
+            self.write_down();
         }
     }
 
@@ -492,12 +579,18 @@ impl Network {
                 .map(|one| one.raw.as_fd())
                 .chain(held.into_iter().flatten())
                 .chain(self.advertised.as_ref().map(AsFd::as_fd))
+                .chain(self.informed.as_ref().map(Informed::fd))
+                .chain(self.clock.fd())
+                .chain(self.neighbours.fds())
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
             let _ = poll(&mut fds, timeout.as_ref());
         }
         self.take_advertised();
         let now = monotonic();
+        self.take_information(now);
+        self.clock.take(now);
+        self.neighbours.take(now);
         let mut buffer = [0; 2048];
         for index in (0..self.asking.len()).rev() {
             while let Some(one) = self.asking.get_mut(index) {
@@ -536,7 +629,7 @@ fn vlan_name(nic: &Nic, id: u16) -> String {
 /// The sockets for asking for more time, opened when they are first needed.
 fn sockets(held: &mut Held) -> Option<&(RawSocket, UdpSocket)> {
     if held.sockets.is_none() {
-        let raw = RawSocket::open(held.nic.index);
+        let raw = RawSocket::open(held.nic.index, IPV4);
         let socket = lease_socket(held.lease.address);
         match (raw, socket) {
             (Ok(raw), Ok(socket)) => held.sockets = Some((raw, socket)),
@@ -563,11 +656,4 @@ fn heard<'a>(raw: &RawSocket, buffer: &'a mut [u8]) -> Option<Option<&'a [u8]>> 
         Ok(Some(bytes)) => Some(packet::parse(bytes, 68).map(|(_, message)| message)),
         _ => None,
     }
-}
-
-/// Writes the file whole: who reads it meanwhile sees the old or the new one.
-fn replace(path: &str, content: &str) -> io::Result<()> {
-    let new = format!("{path}.new");
-    fs::write(&new, content)?;
-    fs::rename(&new, path)
 }

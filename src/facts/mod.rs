@@ -28,6 +28,7 @@ pub mod cpu;
 pub mod disks;
 pub mod firmware;
 pub mod gpus;
+mod init;
 pub mod kernel;
 pub mod memory;
 pub mod nics;
@@ -71,7 +72,7 @@ fn machine(tree: &Tree, interfaces: Vec<NetworkInterface>, problems: &mut Proble
     let (cpu, hypervisor) = cpu::read(tree, problems);
     let firmware = firmware::read(tree, problems);
     let signature = host::hypervisor().filter(|_| hypervisor);
-    Facts {
+    let mut facts = Facts {
         hostname: tree.text("proc/sys/kernel/hostname"),
         machine_id: tree.text("etc/machine-id"),
         os_release: kernel::read_os_release(tree),
@@ -83,7 +84,9 @@ fn machine(tree: &Tree, interfaces: Vec<NetworkInterface>, problems: &mut Proble
         firmware: Some(firmware),
         has_tpm: tree.exists("dev/tpmrm0") || tree.exists("sys/class/tpm/tpm0"),
         ..Facts::default()
-    }
+    };
+    init::read_bmc(tree, &mut facts);
+    facts
 }
 
 /// Where a problem belongs.

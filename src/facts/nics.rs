@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::tree::{Tree, clean};
-use super::{Area, Problems};
+use super::{Area, Problems, init};
 use crate::config::mac::Mac;
 use crate::proto::NetworkInterface;
 use crate::sys::netlink::{
@@ -165,7 +165,9 @@ pub(super) fn read(tree: &Tree, problems: &mut Problems) -> Vec<NetworkInterface
     if let Err(error) = listed {
         problems.say(Area::Nics, &error.to_string());
     }
-    told(tree, links, &addresses, problems)
+    let mut interfaces = told(tree, links, &addresses, problems);
+    init::read_neighbours(tree, &mut interfaces);
+    interfaces
 }
 
 fn table<T>(
@@ -284,6 +286,7 @@ fn interface(tree: &Tree, link: Link, addresses: Vec<String>) -> NetworkInterfac
         carrier: link.carrier,
         addresses,
         kind,
+        ..NetworkInterface::default()
     }
 }
 

@@ -4,16 +4,17 @@
 //! link, address or device. Nothing waits for that word: [`Duty`] looks when a session begins and at each
 //! heartbeat, the moments at which an idle node is awake anyway. Between two collections are ten
 //! minutes at least, so a link that flaps makes no flood. After word of the network alone, the
-//! interfaces are read first, and the rest only if they are not as they were.
+//! interfaces are read first, and the rest only if they are not as they were. In a ramdisk, what init found
+//! out is told at the next of these moments: it comes once, and a ramdisk does not run for long.
 //!
 //! What was told last is remembered by its digest, a mark in the journal: a restart tells nothing anew.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::tree::Tree;
-use super::{Problems, complete, nics};
+use super::{Problems, complete, init, nics};
 use crate::crypto::digest::sha256;
 use crate::journal::{Class, Entry, Journal, JournalError, Keyed, Kind};
 use crate::proto::{Event, EventBody, Facts, Message};
@@ -143,6 +144,8 @@ pub struct Duty {
     reporter: Reporter,
     watch: Watch,
     pace: Rc<RefCell<Pace>>,
+    /// When init had last written, at the last look.
+    wrote: Cell<Option<SystemTime>>,
 }
 
 impl Duty {
@@ -151,6 +154,7 @@ impl Duty {
             reporter,
             watch: Watch::start(),
             pace: Rc::default(),
+            wrote: Cell::default(),
         }
     }
 
@@ -158,6 +162,10 @@ impl Duty {
     /// began, and at each heartbeat.
     pub fn look(&self) {
         let news = self.watch.news();
+        let wrote = init::wrote();
+        if self.wrote.replace(wrote) != wrote {
+            self.pace.borrow_mut().at_once();
+        }
         let step = self.pace.borrow_mut().step(clock::monotonic(), news);
         let cause = match step {
             Step::Rest => return,
@@ -205,6 +213,11 @@ struct Pace {
 }
 
 impl Pace {
+    /// Everything is collected at the next step.
+    fn at_once(&mut self) {
+        self.whole = None;
+    }
+
     fn step(&mut self, now: Duration, news: News) -> Step {
         self.news.network |= news.network;
         self.news.devices |= news.devices;
@@ -280,6 +293,13 @@ mod tests {
             assert_eq!(pace.step(now, news), expected, "{minutes}");
             pace.running = None;
         }
+        // What init wrote does not wait, but for a collection that runs.
+        pace.running = Some((Duration::from_secs(5460), false));
+        pace.at_once();
+        let now = Duration::from_secs(5470);
+        assert_eq!(pace.step(now, NOTHING), Step::Rest);
+        pace.running = None;
+        assert_eq!(pace.step(now, NOTHING), Step::Collect(Cause::Any));
     }
 
     #[test]
@@ -360,6 +380,9 @@ mod tests {
                     kind: "x".repeat(32),
                     driver: text(),
                     device_path: "0000:00:00.0".to_owned(),
+                    lldp_system: text(),
+                    lldp_port: text(),
+                    lldp_chassis: text(),
                     addresses: vec!["x".repeat(44); 4],
                     ..NetworkInterface::default()
                 };

@@ -24,6 +24,8 @@ pub struct FactsView {
     pub firmware: FirmwareView,
     pub virtualization: String,
     pub has_tpm: bool,
+    pub bmc_address: String,
+    pub bmc_mac: String,
     pub problems: Vec<String>,
 }
 
@@ -76,6 +78,9 @@ pub struct InterfaceView {
     pub addresses: Vec<String>,
     pub driver: String,
     pub device_path: String,
+    pub lldp_system: String,
+    pub lldp_port: String,
+    pub lldp_chassis: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
@@ -148,6 +153,8 @@ impl From<Facts> for FactsView {
             },
             virtualization: facts.virtualization,
             has_tpm: facts.has_tpm,
+            bmc_address: facts.bmc_address,
+            bmc_mac: facts.bmc_mac,
             problems: facts.problems,
         }
     }
@@ -186,6 +193,9 @@ impl From<NetworkInterface> for InterfaceView {
             addresses: interface.addresses,
             driver: interface.driver,
             device_path: interface.device_path,
+            lldp_system: interface.lldp_system,
+            lldp_port: interface.lldp_port,
+            lldp_chassis: interface.lldp_chassis,
         }
     }
 }
@@ -232,6 +242,7 @@ impl FactsView {
             ("command line", self.kernel.command_line.clone()),
             ("cpu", self.cpu.line()),
             ("memory", size(self.memory_bytes)),
+            ("bmc", words(&[&self.bmc_address, &self.bmc_mac])),
             ("tpm", if self.has_tpm { "yes" } else { "no" }.to_owned()),
         ];
         lines.extend(self.disks.iter().map(|disk| ("disk", disk.line())));
@@ -304,6 +315,14 @@ impl InterfaceView {
             &self.driver,
             &self.device_path,
             &self.addresses.join(" "),
+            if self.lldp_chassis.is_empty() {
+                ""
+            } else {
+                "at"
+            },
+            &self.lldp_system,
+            &self.lldp_port,
+            &self.lldp_chassis,
         ])
     }
 }
@@ -381,6 +400,9 @@ mod tests {
                 name: "eth0".to_owned(),
                 up: true,
                 addresses: vec!["192.0.2.1/24".to_owned()],
+                lldp_system: "leaf-12".to_owned(),
+                lldp_port: "swp3".to_owned(),
+                lldp_chassis: "00:1c:73:01:02:03".to_owned(),
                 ..NetworkInterface::default()
             }],
             gpus: vec![Gpu {
@@ -403,7 +425,9 @@ mod tests {
             "{text:?}"
         );
         assert!(
-            text.contains(&"eth0 up, no carrier 192.0.2.1/24".to_owned()),
+            text.contains(
+                &"eth0 up, no carrier 192.0.2.1/24 at leaf-12 swp3 00:1c:73:01:02:03".to_owned()
+            ),
             "{text:?}"
         );
     }

@@ -15,6 +15,11 @@ from lab import ROOT, wait_for
 from qemu.machine import Machine
 
 
+def pytest_collection_modifyitems(items):
+    """The one that waits for minutes begins first."""
+    items.sort(key=lambda item: "gateway_away" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def kernel():
     """A directory with `vmlinuz` and `lib/modules/VERSION`: Debian's kernel for virtual machines."""
@@ -50,12 +55,13 @@ def image(ramdisk, bcd, init, modules):
 
 @pytest.fixture
 def machine(kernel, image, tmp_path):
-    """machine(cmdline, *qemu's arguments) starts a guest; all are killed at the end."""
+    """machine(cmdline, *qemu's arguments) starts a guest, of the labs' own kernel and image or of the two that `boots`
+    names; all are killed at the end."""
     made = []
 
-    def make(cmdline, *more, name=None, **settings):
+    def make(cmdline, *more, name=None, boots=None, **settings):
         directory = tmp_path / (name or f"machine{len(made)}")
-        guest = Machine(directory, kernel / "vmlinuz", image, cmdline, *more, **settings)
+        guest = Machine(directory, *(boots or (kernel / "vmlinuz", image)), cmdline, *more, **settings)
         made.append(guest)
         return guest.start()
 

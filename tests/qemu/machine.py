@@ -19,12 +19,18 @@ from lab import clean_env, wait_for
 # A host that is busy starves the guest for moments, in which its clock seems not to tick.
 TOLERANT = "no_timer_check random.trust_cpu=on"
 
+# The arm64 one has a single serial line, ttyAMA0.
+HARDWARE = {
+    "amd64": ["qemu-system-x86_64", "-machine", "q35,accel=tcg", "-vga", "std"],
+    "arm64": ["qemu-system-aarch64", "-machine", "virt,accel=tcg", "-cpu", "cortex-a57"],
+}
+
 
 class Machine:
     """One guest. `log` is what it said on ttyS0, `debug` what it said on ttyS1. With `direct=False` it has no kernel
-    until its firmware finds one."""
+    until its firmware finds one. `prefix` is a command that runs another, in a namespace say."""
 
-    def __init__(self, directory, kernel, image, cmdline, *more, memory=512, processors=1, direct=True):
+    def __init__(self, directory, kernel, image, cmdline, *more, memory=512, processors=1, direct=True, prefix=(), arch="amd64"):
         directory.mkdir(parents=True, exist_ok=True)
         self.dir = directory
         self.log = directory / "console.log"
@@ -32,12 +38,12 @@ class Machine:
         self.log.touch()
         self.process = None
         self.command = [
-            "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", str(memory), "-smp", str(processors),
-            "-display", "none", "-nodefaults", "-no-user-config", "-vga", "std",
+            *prefix, *HARDWARE[arch], "-m", str(memory), "-smp", str(processors), "-display", "none", "-nodefaults",
+            "-no-user-config",
             *(["-kernel", str(kernel), "-initrd", str(image), "-append", f"{TOLERANT} {cmdline}"] if direct else []),
             "-chardev", f"file,id=s0,path={self.log},append=on", "-serial", "chardev:s0",
             "-chardev", f"socket,id=s1,path={directory}/s1,server=on,wait=off,logfile={self.debug}",
-            "-serial", "chardev:s1",
+            *(["-serial", "chardev:s1"] if arch == "amd64" else []),
             "-qmp", f"unix:{directory}/qmp,server=on,wait=off", *more]
 
     def start(self):
@@ -120,9 +126,9 @@ class Shell:
         return re.split(f"^begin-{self.count}\n", text, maxsplit=1, flags=re.M)[-1]
 
 
-def user_network(name, mac, *more, options=""):
+def user_network(name, mac, *more, options="", model="virtio-net-pci"):
     """A NIC on QEMU's own network: its DHCP server gives 10.0.2.15, the host is 10.0.2.2."""
-    return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"virtio-net-pci,netdev={name},mac={mac},romfile=", *more])]
+    return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"{model},netdev={name},mac={mac},romfile=", *more])]
 
 
 def silent_network(name, mac):

@@ -10,6 +10,8 @@ import struct
 import threading
 import time
 
+from qemu import timeserver
+
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK = 1, 2, 3, 4, 5, 6
 
 
@@ -45,10 +47,11 @@ class Server:
 
 
 class Wire:
-    """The far end of a guest's NIC. `seen` holds (seconds since the first, kind, options, unicast) of each DHCP message."""
+    """The far end of a guest's NIC. `seen` holds (seconds since the first, kind, options, unicast) of each DHCP message.
+    `time` is the address of a time server on it."""
 
-    def __init__(self, servers=(), vlan=None, silent=0.0):
-        self.servers, self.vlan, self.silent = list(servers), vlan, silent
+    def __init__(self, servers=(), vlan=None, silent=0.0, time=None):
+        self.servers, self.vlan, self.silent, self.time = list(servers), vlan, silent, time
         self.seen = []
         self.untagged = 0
         self.near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -93,8 +96,12 @@ class Wire:
         elif kind == 0x0800 and body[9] == 17:
             header = (body[0] & 15) * 4
             udp = body[header:]
-            if struct.unpack("!H", udp[2:4])[0] == 67:
-                self.dhcp(source, frame[:6] != b"\xff" * 6, udp[8:struct.unpack("!H", udp[4:6])[0]])
+            port, payload = struct.unpack("!H", udp[2:4])[0], udp[8:struct.unpack("!H", udp[4:6])[0]]
+            if port == 67:
+                self.dhcp(source, frame[:6] != b"\xff" * 6, payload)
+            elif port == 123 and self.time and body[16:20] == packed(self.time):
+                self.udp(source, frame[:6], body[16:20], body[12:16], 123, struct.unpack("!H", udp[:2])[0],
+                         timeserver.answer(payload))
 
     def send(self, destination, source, kind, body):
         tag = struct.pack("!HH", 0x8100, self.vlan) if self.vlan else b""
@@ -102,10 +109,12 @@ class Wire:
 
     def arp(self, source, body):
         operation, target = struct.unpack("!H", body[6:8])[0], body[24:28]
-        server = next((s for s in self.servers if packed(s.address) == target), None)
-        if operation == 1 and server:
-            reply = body[:6] + struct.pack("!H", 2) + server.mac + target + source + body[14:18]
-            self.send(source, server.mac, 0x0806, reply)
+        macs = {packed(s.address): s.mac for s in self.servers}
+        if self.time:
+            macs[packed(self.time)] = bytes([2, 0, 0, *packed(self.time)[1:]])
+        if operation == 1 and target in macs:
+            mac = macs[target]
+            self.send(source, mac, 0x0806, body[:6] + struct.pack("!H", 2) + mac + target + source + body[14:18])
 
     def dhcp(self, source, unicast, message):
         options, at = {}, 240
@@ -139,8 +148,10 @@ class Wire:
         for code, value in options.items():
             body += bytes([code, len(value)]) + value
         body += b"\xff"
-        udp = struct.pack("!HHHH", 67, 68, 8 + len(body), 0) + body
-        ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0,
-                         packed(server.address), packed(server.grant))
+        self.udp(source, server.mac, packed(server.address), packed(server.grant), 67, 68, body)
+
+    def udp(self, mac, own_mac, address, to, port, to_port, body):
+        udp = struct.pack("!HHHH", port, to_port, 8 + len(body), 0) + body
+        ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0, address, to)
         ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
-        self.send(source, server.mac, 0x0800, ip + udp)
+        self.send(mac, own_mac, 0x0800, ip + udp)

@@ -81,12 +81,12 @@ def test_a_network_is_found_bcd_runs_and_what_it_says_is_on_the_console(machine)
 
 
 def test_a_link_after_forty_seconds_and_a_tagged_network_with_all_it_says(machine, wires):
-    """The boot NIC's link comes late, and then its network is tagged."""
+    """The boot NIC's link comes late, and then its network is tagged; the clock is years ahead."""
     network = wires([Server("10.7.0.1", "10.7.0.50", options={
         6: packed("10.7.0.53"), 15: b"lab.example", 26: (1400).to_bytes(2, "big"), 42: packed("10.7.0.123"),
-        121: bytes([0]) + packed("10.7.0.1") + bytes([12, 172, 16]) + packed("10.7.0.2")})], vlan=5)
+        121: bytes([0]) + packed("10.7.0.1") + bytes([12, 172, 16]) + packed("10.7.0.2")})], vlan=5, time="10.7.0.123")
     guest = machine(f"{QUIET} console=ttyS0 console=ttyS1 bc.debug vlan=5 BOOTIF=01-{SECOND.replace(':', '-')}",
-                    *silent_network("n0", FIRST), *network.arguments("n1", SECOND))
+                    *silent_network("n0", FIRST), *network.arguments("n1", SECOND), "-rtc", "base=2031-01-01")
     guest.qmp("set_link", name="dn1", up=False)
     guest.wait_for(r"init: no network yet: .*eth1 has no link")
     started = time.monotonic()
@@ -101,6 +101,8 @@ def test_a_link_after_forty_seconds_and_a_tagged_network_with_all_it_says(machin
     assert "mtu 1400" in shell.run("busybox ip link show eth1.5")
     routes = shell.run("busybox ip route")
     assert "172.16.0.0/12 via 10.7.0.2" in routes and "default via 10.7.0.1" in routes
+    guest.wait_for(r"init: the clock stood at 2031-\S+; the time server 10\.7\.0\.123 says 20\S+, and it is set to that")
+    assert abs(int(shell.run("busybox date +%s").split()[0]) - time.time()) < 30
 
 
 def test_half_a_minute_of_silence_then_two_servers_one_of_which_refuses(machine, wires):

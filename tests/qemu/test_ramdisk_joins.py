@@ -4,7 +4,6 @@ import base64
 import contextlib
 import functools
 import http.server
-import json
 import pathlib
 import re
 import shutil
@@ -13,29 +12,12 @@ import time
 
 import pytest
 
-from lab import ControlPlane, wait_for
+from lab import Background, ControlPlane, wait_for
+from qemu.discovery import CONSOLES, FIRST, JOINED, OTHER, SECOND, parameters, with_facts
 from qemu.machine import TOLERANT, silent_network, user_network
 from site_agent import assertion, read_key
 
 pytestmark = pytest.mark.timeout(500)
-FIRST, SECOND, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:99"
-CONSOLES = "console=ttyS0 console=ttyS1 bc.debug quiet loglevel=3"
-
-
-def parameters(dev, mac, *flags, host="10.0.2.2"):
-    """A command line for a guest, which sees the host's loopback device at `host`."""
-    port = dev.gateway.rsplit(":", 1)[1]
-    return dev.run("machines", "boot-params", "--mac", mac, "--gateway", f"https://{host}:{port}",
-                   "--server-name", "localhost", *flags).stdout.strip()
-
-
-def with_facts(dev, mac, seconds):
-    """The machine, once it has said what it is made of."""
-    def shown():
-        done = dev.run("machines", "show", mac, "--json", check=False)
-        found = json.loads(done.stdout) if done.returncode == 0 else {}
-        return found if "facts" in found else None
-    return wait_for("the machine's facts", shown, seconds)
 
 
 def test_a_machine_with_empty_disks_and_a_dead_clock_joins_and_shows_its_hardware(machine, dev, tmp_path):
@@ -162,16 +144,33 @@ def test_a_plain_script_of_ipxes_boots_a_bios_machine_into_the_fleet(machine, de
     wait_for("the machine", lambda: any(n["state"] == "connected" for n in dev.nodes()), 60)
 
 
-def test_a_uefi_machine_says_so_and_that_secure_boot_is_off(machine, dev, tmp_path):
+def test_a_machine_with_secure_boot_and_a_tpm_says_so(machine, dev, tmp_path):
+    """Under lockdown, too: no module loads that is not signed."""
     firmware = pathlib.Path("/usr/share/OVMF")
     variables = tmp_path / "vars.disk"
-    shutil.copy(firmware / "OVMF_VARS_4M.fd", variables)
-    machine(
-        f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST),
-        "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}/OVMF_CODE_4M.fd",
-        "-drive", f"if=pflash,format=raw,unit=1,file={variables}")
-    found = with_facts(dev, FIRST, 240)["facts"]
-    assert (found["firmware"]["boot_mode"], found["firmware"]["secure_boot"]) == ("uefi", "disabled")
+    shutil.copy(firmware / "OVMF_VARS_4M.ms.fd", variables)
+    state = tmp_path / "tpm"
+    state.mkdir()
+    tpm = Background(["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}", "--ctrl", f"type=unixio,path={state}/ctrl"],
+                     tmp_path / "tpm.log")
+    try:
+        wait_for("the TPM", (state / "ctrl").exists)
+        guest = machine(
+            f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST),
+            "-global", "driver=cfi.pflash01,property=secure,value=on",
+            "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}/OVMF_CODE_4M.ms.fd",
+            "-drive", f"if=pflash,format=raw,unit=1,file={variables}",
+            "-chardev", f"socket,id=tpm0,path={state}/ctrl", "-tpmdev", "emulator,id=tpm,chardev=tpm0",
+            "-device", "tpm-crb,tpmdev=tpm")
+        guest.wait_for(JOINED, 240)
+        found = with_facts(dev, FIRST, 60)["facts"]
+        assert (found["firmware"]["boot_mode"], found["firmware"]["secure_boot"]) == ("uefi", "enabled")
+        assert found["has_tpm"] is True
+        # The kernel believes the firmware.
+        assert "[integrity]" in guest.shell().run("busybox mount -t securityfs s /sys/kernel/security; "
+                                                  "busybox cat /sys/kernel/security/lockdown")
+    finally:
+        tpm.kill()
 
 
 def test_a_network_that_has_ipv6_alone_is_enough(machine, better_compute, tmp_path):

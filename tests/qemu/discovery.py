@@ -1,0 +1,25 @@
+"""What the labs of machines that join by discovery share."""
+
+import json
+
+from lab import wait_for
+
+FIRST, SECOND, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:99"
+CONSOLES = "console=ttyS0 console=ttyS1 bc.debug quiet loglevel=3"
+JOINED = r'"event":"ramdisk\.joined","node":"node_'
+
+
+def parameters(dev, mac, *flags, host="10.0.2.2"):
+    """A command line for a guest, which sees the host's loopback device at `host`."""
+    port = dev.gateway.rsplit(":", 1)[1]
+    return dev.run("machines", "boot-params", "--mac", mac, "--gateway", f"https://{host}:{port}",
+                   "--server-name", "localhost", *flags).stdout.strip()
+
+
+def with_facts(dev, mac, seconds, good=lambda facts: True):
+    """The machine, once it has said what it is made of, and that is `good`."""
+    def shown():
+        done = dev.run("machines", "show", mac, "--json", check=False)
+        found = json.loads(done.stdout) if done.returncode == 0 else {}
+        return found if "facts" in found and good(found["facts"]) else None
+    return wait_for("the machine's facts", shown, seconds)
