@@ -56,6 +56,17 @@ struct Inner {
     /// Something is to be told to the renewal.
     asked: Bell,
     ask: Cell<Option<Ask>>,
+    /// Why this node takes nothing more from its fleet's keys.
+    behind: RefCell<Option<Trouble>>,
+    /// Why it has no new certificate, while it wants one.
+    not_renewed: RefCell<Option<Trouble>>,
+}
+
+/// What is wrong with a node's membership, until it has passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub problem: String,
+    pub remedy: &'static str,
 }
 
 /// What may change.
@@ -202,6 +213,8 @@ impl Member {
             moved: Bell::default(),
             asked: Bell::default(),
             ask: Cell::new(None),
+            behind: RefCell::default(),
+            not_renewed: RefCell::default(),
         })))
     }
 
@@ -290,6 +303,25 @@ impl Member {
         Some(ms(self.now_ms()).saturating_sub(ms(self.wall_ms())))
     }
 
+    /// What is wrong now, for a person. A certificate that is not renewed comes first: it ends.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let not_renewed = self.0.not_renewed.borrow().clone();
+        not_renewed.or_else(|| self.0.behind.borrow().clone())
+    }
+
+    /// For the renewal: whether the last try failed, and why.
+    pub(super) fn not_renewed(&self, trouble: Option<Trouble>) {
+        *self.0.not_renewed.borrow_mut() = trouble;
+    }
+
+    /// What the fleet's keys signed is not taken, and why; `None` once it is.
+    fn behind(&self, problem: Option<String>) {
+        *self.0.behind.borrow_mut() = problem.map(|problem| Trouble {
+            problem,
+            remedy: NEW_PINS,
+        });
+    }
+
     /// From when to when the certificate is valid, Unix time in seconds.
     pub fn valid_s(&self) -> (i64, i64) {
         let present = self.0.present.borrow();
@@ -308,10 +340,16 @@ impl Member {
             .map_err(|error| error.to_string())
             .and_then(|payload| ServerTime::decode(payload).map_err(|error| error.to_string()));
         match time {
-            Ok(time) => self.told_time(u64::try_from(time.time_ms).unwrap_or(0)),
+            Ok(time) => {
+                self.behind(None);
+                self.told_time(u64::try_from(time.time_ms).unwrap_or(0));
+            }
             Err(why) => {
                 let fields = [("error", Value::Text(&why)), ("do", Value::Text(NEW_PINS))];
                 log::event(Level::Warn, "identity.time_not_signed", &fields);
+                self.behind(Some(
+                    ["the control plane's time is not taken: ", &why].concat(),
+                ));
                 return;
             }
         }
@@ -354,11 +392,13 @@ impl Member {
                 let mut fields = vec![("error", Value::Chain(&error))];
                 if let TrustError::Signature(_) | TrustError::Long = error {
                     fields.push(("do", Value::Text(NEW_PINS)));
+                    self.behind(Some(log::one_line_chain(&error)));
                 }
                 log::event(Level::Warn, "trust.refused", &fields);
                 return None;
             }
         };
+        self.behind(None);
         let kept = trust.clone();
         let set = move |identity: &mut Identity| identity.set_trust(&kept);
         if let Err(error) = self.change(false, set).await {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use self::plan::{Trouble, Validity};
 use super::join::{Expected, Refused, judge, may_pass, role_named};
-use super::member::{Ask, KeepError, Member};
+use super::member::{self, Ask, KeepError, Member};
 use crate::crypto::envelope::{self, Purpose};
 use crate::crypto::gateway_verifier::Failure;
 use crate::crypto::{csr, key};
@@ -105,6 +105,7 @@ pub async fn run<F: Future>(member: Member, mut renewed: impl FnMut(IdentityRene
         tried = Some(Instant::now());
         match attempt(&member, refused).await {
             Ok(event) => {
+                member.not_renewed(None);
                 say_renewed(&member, &event);
                 renewed(event).await;
                 (failures, refused, wanted) = (0, false, false);
@@ -226,6 +227,15 @@ fn say_failed(member: &Member, error: &Error, wait: Duration) {
         false => Level::Warn,
     };
     log::event(level, "identity.renewal_failed", &fields);
+    // To be asked later is an answer, and no trouble.
+    if !matches!(error, Error::Deferred(_)) {
+        member.not_renewed(Some(member::Trouble {
+            problem: log::one_line_chain(error),
+            remedy: error
+                .remedy()
+                .unwrap_or("nothing yet: bcd node tries again by itself"),
+        }));
+    }
 }
 
 impl Error {

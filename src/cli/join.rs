@@ -22,6 +22,9 @@ use crate::identity::record::Identity;
 use crate::identity::store::{State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust};
 use crate::proto::Role;
+use crate::status::Form;
+use crate::status::client::Daemon;
+use crate::status::server::Request;
 use crate::sys::fs::Lock;
 use crate::sys::{clock, process, user};
 
@@ -124,9 +127,14 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     match store.load().map_err(stored)? {
         State::Joined(joined) => already(&terms, &store, &options, &joined.identity),
         state => {
-            let identity = attempt(&terms, &store, &options, state)?;
+            let attempted = attempt(&terms, &store, &options, state);
+            if attempted.is_err() && options.reset {
+                tell("what was moved aside stays so: bcd join, without --reset, joins");
+            }
+            let identity = attempted?;
             finish(&terms, &store, &options)?;
             print(&format!("joined as {}\n", identity.spiffe_id))?;
+            tell_of_daemon(&terms);
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -138,6 +146,18 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// It is not there, or another than the pinned one.
 pub(super) fn join_key(config: &Config) -> Result<PublicKey, Failure> {
     terms::read_jwk(config)?.ok_or_else(|| terms::no_jwk(config))
+}
+
+/// A daemon that runs while its machine joins anew goes on as the node of before.
+fn tell_of_daemon(terms: &Terms) {
+    let Some(config) = terms.config() else { return };
+    let request = Request {
+        form: Form::Json,
+        watch: false,
+    };
+    if Daemon::ask(&config.socket_path, request).is_ok() {
+        tell("bcd node runs, and goes on as it was: restart it (systemctl restart bcd.service)");
+    }
 }
 
 /// Nothing is left to do but what an earlier join was cut off before.

@@ -16,9 +16,19 @@ use crate::status::server::Request;
 struct Status {
     connected: bool,
     error: String,
+    identity: Identity,
     session: Session,
     clock: Clock,
     journal: Journal,
+}
+
+#[derive(DeJson, Default)]
+#[nserde(default)]
+struct Identity {
+    node_id: String,
+    problem: Option<String>,
+    #[nserde(rename = "do")]
+    remedy: Option<String>,
 }
 
 #[derive(DeJson, Default)]
@@ -76,14 +86,14 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
         None => unreadable(),
         Some(status) => {
             seen.offset_ms = status.clock.offset_ms.map(|ms| ms as i64);
-            judge(status)
+            judge(status, &seen.node_id)
         }
     }
 }
 
 /// Reads and judges a daemon's answer.
 pub(super) fn read(line: &str) -> Verdict {
-    parse(line).map_or_else(unreadable, judge)
+    parse(line).map_or_else(unreadable, |status| judge(status, ""))
 }
 
 fn parse(line: &str) -> Option<Status> {
@@ -96,15 +106,34 @@ fn unreadable() -> Verdict {
     Verdict::unseen("its answer cannot be read", remedy)
 }
 
-fn judge(status: Status) -> Verdict {
-    let session = status.session;
+/// `on_disk` is the node that this machine has joined as; empty when that is not known.
+fn judge(status: Status, on_disk: &str) -> Verdict {
+    let (session, identity) = (status.session, status.identity);
     if !status.error.is_empty() {
         return Verdict::unseen(&status.error, "try again");
     }
     if let Some(problem) = status.journal.problem {
         return Verdict::fail(problem, status.journal.remedy.unwrap_or_default());
     }
-    let evidence = format!("{} since {}", session.state, session.since);
+    let runs_as = &identity.node_id;
+    if !on_disk.is_empty() && !runs_as.is_empty() && runs_as != on_disk {
+        return Verdict::fail(
+            format!("it still runs as {runs_as}, and this machine has joined as {on_disk}"),
+            "restart it: systemctl restart bcd.service",
+        );
+    }
+    let mut evidence = format!("{} since {}", session.state, session.since);
+    if let Some(problem) = identity.problem {
+        if let Some(last) = session.last_error.filter(|_| !status.connected) {
+            evidence = [&evidence, ": ", &last.error].concat();
+        }
+        let evidence = [&evidence, "; ", &problem].concat();
+        let remedy = identity.remedy.unwrap_or_default();
+        return match status.connected {
+            true => Verdict::warn(evidence, remedy),
+            false => Verdict::fail(evidence, remedy),
+        };
+    }
     match session.last_error {
         _ if status.connected && session.upgrade_required => Verdict::warn(
             evidence + ", and too old for its control plane: no spec is applied and no command run",
@@ -150,8 +179,23 @@ mod tests {
                 "full",
             ),
             (r#"{"error":"too many clients"}"#, Level::Warn, "too many"),
+            (
+                r#"{"connected":true,"session":{"state":"connected","since":"T"},"identity":{"node_id":"node_1","problem":"not signed by our keys","do":"take the new pins"}}"#,
+                Level::Warn,
+                "connected since T; not signed by our keys",
+            ),
+            (
+                r#"{"connected":false,"session":{"state":"refused","since":"T","last_error":{"error":"no","do":"ask"}},"identity":{"node_id":"node_1","problem":"expired","do":"join"}}"#,
+                Level::Fail,
+                "refused since T: no; expired",
+            ),
+            (
+                r#"{"connected":true,"session":{"state":"connected"},"identity":{"node_id":"node_0"}}"#,
+                Level::Fail,
+                "runs as node_0, and this machine has joined as node_1",
+            ),
         ] {
-            let verdict = judge(Status::deserialize_json(line).unwrap());
+            let verdict = judge(Status::deserialize_json(line).unwrap(), "node_1");
             assert_eq!(verdict.level, level, "{line}");
             assert!(verdict.evidence.contains(part), "{verdict:?}");
             assert_eq!(verdict.remedy.is_empty(), level == Level::Ok);

@@ -133,6 +133,18 @@ impl SessionError {
                 cause: Cause::Hop(error),
                 ..
             }) => error.remedy(),
+            Self::Call(error)
+                if error
+                    .status()
+                    .is_some_and(|said| said.code == Code::Aborted) =>
+            {
+                "where this comes again: another bcd node has this node's identity, on this machine or on a copy \
+                 of its disk; on the one that shall be another node: bcd join --reset --yes, then bcd join"
+            }
+            _ if self.is_alert() => {
+                "bcd node asks for another certificate by itself; identity.renewal_failed in its log, and bcd \
+                 status, say why it gets none"
+            }
             _ if self.is_refusal_of_us() => {
                 "ask whoever runs the control plane; to join anew: bcd join --reset --yes, then bcd join"
             }

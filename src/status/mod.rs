@@ -135,6 +135,10 @@ impl Source {
         let trusted_ms = self.member.trusted_ms();
         let mut identity = Identity::of(&self.member.identity(), trusted_ms);
         identity.trust_version = Some(self.member.trust_version());
+        if let Some(trouble) = self.member.trouble() {
+            identity.problem = trouble.problem;
+            trouble.remedy.clone_into(&mut identity.remedy);
+        }
         let status = self.journal.status();
         let mut journal = JournalSeen {
             id: hex(&status.journal_id),

@@ -120,9 +120,11 @@ fn identity(lines: &mut Lines, seen: &Snapshot) {
         let left = span(now.abs_diff(identity.not_after));
         if identity.expired {
             lines.line("identity", &format!("expired {left} ago, on {until}"));
-            let remedy = "bcd node asks for a new certificate by itself; where that fails, \
-                          bcd join --reset --yes, then bcd join";
-            lines.trouble("", remedy);
+            if identity.problem.is_empty() {
+                let remedy = "bcd node asks for a new certificate by itself; where that fails, \
+                              bcd join --reset --yes, then bcd join";
+                lines.trouble("", remedy);
+            }
         } else {
             lines.line("identity", &format!("valid until {until}, {left} more"));
         }

@@ -322,7 +322,9 @@ def test_reset_moves_the_identity_aside_and_joins_as_another_node(fleet, machine
 def test_a_reset_whose_join_fails_leaves_the_way_open_for_a_plain_join(fleet, machine):
     node = machine()
     node.join(fleet.token())
-    refused(node.run("join", "--reset", "--yes"), "no join token", 2)
+    done = node.run("join", "--reset", "--yes")
+    refused(done, "no join token", 2)
+    assert "without --reset, joins" in done.stderr
     assert not (node.data_dir / "identity.json").exists()
     node.join(fleet.token())
     assert node.run("join", "--reset", "--yes", token=fleet.token()).returncode == 0

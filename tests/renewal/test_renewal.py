@@ -86,12 +86,17 @@ def test_past_the_grace_a_node_is_refused_stays_and_says_the_way_back(fleet, mac
     assert node.process.running(), "bcd node stays"
     assert plane.state(node.id) != "connected", "never taken for healthy"
     assert len(failed(node)) == 1, "it asks again slowly"
+    shown = node.run("status").stdout
+    assert "the certificate expired" in shown and WAY_BACK in shown
 
-    # The way it names.
-    node.process.terminate()
+    # The way it names, and what a daemon that runs through it needs besides.
+    before = node.id
     reset = node.run("join", "--reset", "--yes", token=plane.token())
-    assert reset.returncode == 0, reset.stderr
+    assert reset.returncode == 0 and "restart it" in reset.stderr, reset.stderr
     node.id = node.identity()["node_id"]
+    doctor = node.run("doctor").stdout
+    assert f"still runs as {before}, and this machine has joined as {node.id}" in doctor, doctor
+    node.process.terminate()
     node.start()
     wait_for("the session", lambda: plane.state(node.id) == "connected")
 

@@ -51,6 +51,17 @@ def new_pins(plane, node):
     (node.dir / "join-encryption.jwk").write_bytes((plane.dir / "node/join-encryption.jwk").read_bytes())
 
 
+def told(node):
+    """What `bcd status` says of the identity."""
+    return json.loads(node.run("status", "--json").stdout)["identity"]
+
+
+def checked(node, name):
+    """What `bcd doctor` says in one of its checks."""
+    checks = json.loads(node.run("doctor", "--json").stdout)["checks"]
+    return next(check for check in checks if check["name"] == name)
+
+
 def document(plane):
     context = ssl.create_default_context(cafile=plane.info["caFile"])
     with urllib.request.urlopen(plane.info["serverUrl"] + "/.well-known/better-compute", context=context) as answer:
@@ -152,13 +163,63 @@ def test_a_node_that_was_off_from_begin_to_switch_comes_back_and_one_off_past_th
     wait_for("what it says", lambda: said in late.process.output())
     line = next(line for line in late.process.output().splitlines() if said in line)
     assert "config.toml" in line, line
+    if key == "join-signing":
+        # It is connected, and a person is told all the same.
+        connected(plane, late)
+        assert "pki pins" in wait_for("what status says", lambda: told(late)["do"])
+        check = checked(late, "daemon")
+        assert check["level"] == "warn" and "not signed by" in check["evidence"] and "pki pins" in check["do"]
     late.process.terminate()
     new_pins(plane, late)
     late.start()
     connected(plane, late)
     if key == "join-signing":
         wait_for("the trust bundle", lambda: "trust.taken" in late.process.output())
+        assert told(late)["problem"] is None and checked(late, "daemon")["level"] == "ok"
     assert late.identity()["node_id"] == late.id
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_node_that_was_off_while_two_keys_were_rotated_is_told_of_the_pins_and_keeps_its_identity(fleet, machine):
+    """The gateway takes its certificate no more, and it believes no answer to a renewal: new pins are the way back,
+    and giving the identity up is not."""
+    plane = fleet()
+    late = machine(plane)
+    late.start()
+    connected(plane, late)
+    late.process.terminate()
+    for key in ("node-ca", "join-signing"):
+        step(plane, key, "--begin")
+        step(plane, key, "--switch")
+        step(plane, key, "--finish", "--force")
+    late.start()
+    for event in ("session.refused", "identity.renewal_failed"):
+        def said(event=event):
+            lines = map(json.loads, late.process.output().splitlines())
+            return next((line for line in lines if line["event"] == event), None)
+        assert "--reset" not in wait_for(event, said)["do"]
+    identity = told(late)
+    assert "pki pins" in identity["do"] and "--reset" not in identity["do"], identity
+    assert "pki pins" in late.run("status").stdout
+    check = checked(late, "daemon")
+    assert check["level"] == "fail" and "pki pins" in check["do"] and "--reset" not in check["do"], check
+    late.process.terminate()
+    new_pins(plane, late)
+    late.start()
+    connected(plane, late)
+    assert told(late)["problem"] is None
+    assert late.identity()["node_id"] == late.id
+
+
+def test_pins_are_read_where_the_control_plane_keeps_them(fleet):
+    plane = fleet()
+    written = tomllib.loads((plane.dir / "node/config.toml").read_text())
+    pins = tomllib.loads(plane.run("pki", "pins").stdout)
+    assert pins == {name: written[name] for name in PINS.values()}
+    assert "trust version" in plane.run("pki", "show").stdout
+    both = plane.run("pki", "pins", "--pki", plane.dir / "pki.json", check=False)
+    assert both.returncode == 2 and "one of --pki and --dir" in both.stderr
 
 
 def test_a_node_ca_that_is_dropped_at_once_ends_its_sessions_and_the_nodes_come_back(fleet, machine):
