@@ -306,6 +306,10 @@ impl Error {
             Self::GaveUp { .. } => {
                 "check that this host reaches the gateway, and run bcd join again: the token is not used up"
             }
+            Self::Answer(Refused::Signature { .. } | Refused::BundleSignature { .. }) => {
+                "nothing was stored: put the pins that `better-compute pki pins` prints into config.toml, where they \
+                 come from whoever runs the control plane, and try again with the same token"
+            }
             Self::Answer(_) => {
                 "nothing was stored; report it to whoever runs the control plane, and try again with the same token"
             }
@@ -336,10 +340,11 @@ fn call_remedy(error: &CallError) -> &'static str {
         Cause::Status(status) => match status.code {
             Code::Unauthenticated => "create a new token with `better-compute tokens create`",
             Code::PermissionDenied => {
-                "ask for a new token (`better-compute tokens create`) if what it says does not tell what to do"
+                "where that does not say what to do, ask whoever runs the control plane"
             }
             Code::FailedPrecondition => {
-                "update join-encryption.jwk and join_encryption_key_pin from the control plane's install"
+                "take join_encryption_key_pin from `better-compute pki pins`, and join-encryption.jwk from the control \
+                 plane's install; then try again with the same token"
             }
             Code::InvalidArgument | Code::Unimplemented => {
                 "check that bcd and the control plane are of fitting versions"

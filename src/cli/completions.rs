@@ -18,8 +18,10 @@ pub const fn command(run: fn(&Args) -> Result<ExitCode, Failure>) -> Command {
     )
     .positionals(&["SHELL"])
     .details(
-        "SHELL is bash, zsh or fish. To have it in every new bash:\n\
-         bcd completions bash > /usr/share/bash-completion/completions/bcd",
+        "SHELL is bash, zsh or fish. For every new shell of all users, with PROGRAM for bcd or better-compute:\n\
+         \x20 PROGRAM completions bash > /usr/share/bash-completion/completions/PROGRAM\n\
+         \x20 PROGRAM completions zsh > /usr/local/share/zsh/site-functions/_PROGRAM\n\
+         \x20 PROGRAM completions fish > /usr/share/fish/vendor_completions.d/PROGRAM.fish",
     )
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::flags::{Args, Command, Flag};
-use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, complain, print, warn};
+use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, complain, print, refused_config, warn};
 use crate::config::toml::{Value, qualify};
 use crate::config::{self, Config, ConfigError, Problem, fresh};
 use crate::crypto::json::quote;
@@ -42,7 +42,7 @@ fn check(args: &Args) -> Result<ExitCode, Failure> {
             }
             Err(Failure::silent(2))
         }
-        Err(error) => Err(Failure::refused(error)),
+        Err(error) => Err(refused_config(error)),
     }
 }
 

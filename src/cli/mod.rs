@@ -27,7 +27,7 @@ use std::process::ExitCode;
 pub use self::facts::facts_text;
 use self::flags::{Args, Command, Flag, Parsed};
 use crate::command::diag::worker;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::rt;
 use crate::sys::log;
 pub use crate::sys::log::{one_line, one_line_chain as chain};
@@ -169,7 +169,17 @@ impl<E: Error + 'static> From<E> for Failure {
 /// # Errors
 /// It cannot be read, or is wrong: exit code 2.
 pub fn load_config(args: &Args) -> Result<Config, Failure> {
-    Config::load(args.path_or("config", DEFAULT_CONFIG)).map_err(Failure::refused)
+    Config::load(args.path_or("config", DEFAULT_CONFIG)).map_err(refused_config)
+}
+
+/// A configuration that is wrong, or is not there.
+fn refused_config(error: ConfigError) -> Failure {
+    let is_missing = error.is_missing();
+    let failure = Failure::refused(error);
+    match is_missing {
+        true => failure.hint("install bcd on this machine, or name the file with --config"),
+        false => failure,
+    }
 }
 
 /// Takes the proxy from the environment. Before any thread is started.
@@ -189,8 +199,16 @@ pub fn take_proxy() -> Result<(), Failure> {
 /// A reader that went away (`bcd … | head`) ends the command quietly with exit code 1; any other
 /// failed write, such as a full disk, is an ordinary failure.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print`], of what is no text.
+///
+/// # Errors
+/// As [`print`]'s.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(1)),
         Err(error) => Err(Failure::failed(format!(

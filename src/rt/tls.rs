@@ -295,6 +295,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !this.ended => {}
+                // rustls says it with a link to its manual.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    let error = "the peer closed the connection without a word";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)));
+                }
                 Err(error) => return Poll::Ready(Err(error)),
             }
             match ready!(this.poll_fill(cx)) {

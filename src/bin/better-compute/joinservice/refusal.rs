@@ -188,7 +188,7 @@ impl fmt::Display for Refusal {
             Self::BadCsr(why) => write!(f, "the certificate request does not hold: {why}"),
             Self::OtherEncryptionKey => write!(
                 f,
-                "the token is sealed to a key that is not this control plane's: install its join-encryption.jwk and join_encryption_key_pin again"
+                "the token is sealed to a key that is not this control plane's"
             ),
             Self::DoesNotOpen => write!(
                 f,
