@@ -164,6 +164,7 @@ def test_events_are_listed_filtered_and_followed_through_a_restart(dev, node):
     [
         (["events", "node_1"], "node id"),
         (["events", "--kind", "a b"], "--kind"),
+        (["events", "--kind", "command_updates"], "kind is one of section_status, command_update"),
         (["events", "--since", "x"], "--since"),
         (["events", "--limit", "1001"], "--limit"),
         (["nodes", "watch", "x"], "positional"),

@@ -7,13 +7,20 @@ use super::query::Query;
 use super::{Api, Refused, answer};
 use crate::contract;
 use crate::json::{Json, Object};
-use crate::store::{EventsAsked, StoredEvent};
+use crate::store::{EVENT_KINDS as KINDS, EventsAsked, StoredEvent};
 
 impl Api {
     /// `GET events`: the newest, or those after a number, in the order they came. With `wait`, once there
     /// is one.
     pub(super) async fn list_events(&self, query: &str) -> Result<Answer, Refused> {
         let query = Query::new(query, &["node", "kind", "since", "after", "limit", "wait"])?;
+        if query
+            .text("kind")
+            .is_some_and(|kind| !KINDS.contains(&kind))
+        {
+            let kinds = KINDS.join(", ");
+            return Err(Refused::invalid(format!("kind is one of {kinds}")));
+        }
         let asked = EventsAsked {
             node_id: query.text("node").map(str::to_owned),
             kind: query.text("kind").map(str::to_owned),

@@ -1,11 +1,10 @@
 //! `better-compute commands`: run, list, show and cancel commands on nodes.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, complain, one_line, print};
+use bcd::cli::{Failure, complain, one_line, print, print_bytes};
 use bcd::sys::fs::Dir;
 
 use super::ago::{ago, parse_span, span};
@@ -307,13 +306,8 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(path) = args.value("output") {
         let bytes = output(&client, &id, &command)?;
         if path == "-" {
-            let mut out = std::io::stdout().lock();
-            return match out.write_all(&bytes).and_then(|()| out.flush()) {
-                Ok(()) => Ok(ExitCode::SUCCESS),
-                Err(error) => Err(Failure::failed(format!(
-                    "cannot write to standard output: {error}"
-                ))),
-            };
+            print_bytes(&bytes)?;
+            return Ok(ExitCode::SUCCESS);
         }
         write(Path::new(path), &bytes)?;
     }
@@ -327,7 +321,12 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
 /// All that a command put out.
 fn output(client: &Client, id: &str, command: &Json) -> Result<Vec<u8>, Failure> {
     let Some(output) = command.get("output") else {
-        return Err(Failure::failed(format!("{id} has no output")));
+        return Err(match command.flag("over") {
+            true => Failure::failed(format!("{id} is over, and put nothing out")),
+            false => Failure::failed(format!("{id} has put nothing out yet")).hint(
+                "what it puts out comes when it is over: better-compute commands show says so",
+            ),
+        });
     };
     match output.text("state") {
         "stored" | "released" => {}
@@ -407,8 +406,12 @@ fn text_of(command: &Json) -> String {
         (*value != Json::Object(Vec::new())).then(|| value.to_string())
     };
     let output = command.get("output").map(|output| {
+        let how = match output.text("state") {
+            "stored" | "released" => ": commands show ID --output FILE",
+            _ => "",
+        };
         format!(
-            "{} of {} bytes, {}",
+            "{} of {} bytes, {}{how}",
             output.number("received").unwrap_or(0),
             output.number("size").unwrap_or(0),
             output.text("state")

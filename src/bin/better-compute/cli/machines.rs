@@ -8,7 +8,7 @@ use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, chain, facts_text, one_line, print};
 use bcd::config::mac::Mac;
 use bcd::config::{gateway_url_of, values};
-use bcd::facts::view::FactsView;
+use bcd::facts::view::{FactsView, size};
 use bcd::proto::DiscoveryAssertion;
 use bcd::wire::url::Url;
 use nanoserde::SerJson;
@@ -100,10 +100,10 @@ fn row(machine: MachineView, now: i64) -> Vec<String> {
         node.id,
         machine.boots.to_string(),
         machine.cpus.to_string(),
-        format!("{} MiB", machine.memory_bytes >> 20),
+        size(machine.memory_bytes),
         match machine.disks {
             0 => "0".to_owned(),
-            disks => format!("{disks} ({} GB)", machine.disk_bytes / 1_000_000_000),
+            disks => format!("{disks} ({})", size(machine.disk_bytes)),
         },
         machine.gpus.to_string(),
         machine.product,
@@ -247,8 +247,12 @@ fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 fn gateway(text: &str) -> Result<String, Failure> {
-    let url = gateway_url_of(text, false)
-        .map_err(|error| Failure::refused(format!("--gateway {error}")))?;
+    let url = gateway_url_of(text, false).map_err(|error| {
+        Failure::refused(match error.strip_prefix(": ") {
+            Some(problem) => format!("--gateway is no URL: {problem}"),
+            None => format!("--gateway {error}"),
+        })
+    })?;
     Ok(url.origin())
 }
 

@@ -40,11 +40,20 @@ pub(super) const COMMAND: Command = Command::group(
             "On a terminal the list is drawn anew with every change; elsewhere each change is a line.\n\
              It goes on through restarts of the control plane, until it is ended.",
         ),
-        Command::new("cordon", "keep new work off a node", &[DIR, JSON], cordon)
-            .positionals(&["ID"]),
+        Command::new(
+            "cordon",
+            "mark a node as not for new work",
+            &[DIR, JSON],
+            cordon,
+        )
+        .positionals(&["ID"])
+        .details(
+            "A mark in lists and in the API, for whoever gives work out. Commands and specs reach the node\n\
+             as before.",
+        ),
         Command::new(
             "uncordon",
-            "let a node take work again",
+            "take the mark of cordon away",
             &[DIR, JSON],
             uncordon,
         )
@@ -75,6 +84,7 @@ pub(super) fn render<'a>(nodes: impl Iterator<Item = &'a NodeView>, now: i64) ->
     let rows: Vec<_> = nodes.map(|node| row(node, now)).collect();
     let heads = [
         "NODE",
+        "HOSTNAME",
         "STATE",
         "ROLE",
         "POOL",
@@ -89,6 +99,7 @@ pub(super) fn render<'a>(nodes: impl Iterator<Item = &'a NodeView>, now: i64) ->
 fn row(node: &NodeView, now: i64) -> Vec<String> {
     vec![
         node.id.clone(),
+        node.hostname.clone(),
         state(node, now),
         node.role.clone(),
         node.pool.clone(),
@@ -171,7 +182,7 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             ("pending key", pending.unwrap_or_default()),
             ("token", details.token_id),
             ("session", details.session_id),
-            ("boot", details.boot_id),
+            ("boot id", details.boot_id),
             ("capabilities", details.capabilities.join(" ")),
             ("vendor", claims.system_vendor),
             ("product", claims.system_product),
@@ -182,10 +193,7 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             ("architecture", claimed(claims.architecture)),
             ("kernel", claimed(claims.kernel)),
             ("cpus", claimed(claims.cpus.to_string())),
-            (
-                "memory",
-                claimed(format!("{} MiB", claims.memory_bytes >> 20)),
-            ),
+            ("memory", claimed(size(claims.memory_bytes))),
             (
                 "tpm",
                 claimed(if claims.has_tpm { "yes" } else { "no" }.to_owned()),

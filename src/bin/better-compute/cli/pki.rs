@@ -1,6 +1,6 @@
 //! `better-compute pki`: make and look at the bundle of the fleet's keys.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
@@ -10,6 +10,7 @@ use bcd::crypto::digest;
 use nanoserde::SerJson;
 
 use super::ago;
+use crate::dev;
 use crate::pki::{Bundle, Kind, Lock, Phase, PkiError, Public};
 use crate::registry::now_ms;
 
@@ -19,6 +20,12 @@ const PKI: Flag = Flag::value(
     "pki",
     "PATH",
     "The bundle to read (default better-compute-pki.json)",
+);
+const DIR: Flag = Flag::value(
+    "dir",
+    "DIR",
+    "Instead: the bundle of the better-compute dev with this state directory; else\n\
+     BETTER_COMPUTE_DIR, where --pki is not given",
 );
 
 pub(super) const COMMAND: Command = Command::group(
@@ -56,13 +63,13 @@ pub(super) const COMMAND: Command = Command::group(
         Command::new(
             "show",
             "show the public half: names, validity, pins, rotations",
-            &[PKI, JSON],
+            &[PKI, DIR, JSON],
             show,
         ),
         Command::new(
             "pins",
             "print the three pins a machine is installed with",
-            &[PKI, JSON],
+            &[PKI, DIR, JSON],
             pins,
         )
         .details("Without --json the lines are those of config.toml."),
@@ -70,7 +77,7 @@ pub(super) const COMMAND: Command = Command::group(
         Command::new(
             "trust-version",
             "print approverSetSha256 and commandRootSha256, what there is of them, as JSON",
-            &[PKI],
+            &[PKI, DIR],
             trust_version,
         ),
     ],
@@ -81,7 +88,7 @@ impl From<PkiError> for Refused {
         // What is wrong lies in the input in all cases but a failing disk.
         match error {
             PkiError::File(ref file) if file.is_missing() => Self(Failure::failed(format!(
-                "{}; make one with better-compute pki init, or name it with --pki",
+                "{}; make one with better-compute pki init, or name it with --pki or --dir",
                 chain(&error)
             ))),
             PkiError::File(_) | PkiError::Issue(_) => Self(Failure::failed(error)),
@@ -121,7 +128,21 @@ fn init(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 fn read(args: &Args) -> Result<Bundle, Failure> {
-    Bundle::read(args.path_or("pki", DEFAULT_BUNDLE)).map_err(|error| Refused::from(error).0)
+    let dir = || match args.value("dir") {
+        Some(dir) => Some(PathBuf::from(dir)),
+        None => std::env::var_os("BETTER_COMPUTE_DIR")
+            .filter(|dir| !dir.is_empty())
+            .map(PathBuf::from),
+    };
+    let path = match (args.value("pki"), args.value("dir")) {
+        (Some(_), Some(_)) => return Err(Failure::refused("give one of --pki and --dir")),
+        (Some(path), None) => PathBuf::from(path),
+        (None, _) => dir().map_or_else(
+            || PathBuf::from(DEFAULT_BUNDLE),
+            |dir| dir.join(dev::BUNDLE),
+        ),
+    };
+    Bundle::read(&path).map_err(|error| Refused::from(error).0)
 }
 
 fn pin_lines(public: &Public) -> String {

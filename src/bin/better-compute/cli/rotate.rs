@@ -47,9 +47,12 @@ pub(super) const COMMAND: Command = Command::new(
 )
 .positionals(&["KEY"])
 .details(
-    "Without a step it shows how far the rotation is and which nodes have not followed.\n\
-     Nodes stay connected through all steps. Between --switch and --finish, a node that was away\n\
-     the whole time still comes back; after --finish it needs the new pins in its config.toml.",
+    "KEY is serving-ca, node-ca, join-signing or join-encryption. The steps are --begin, --switch and\n\
+     --finish, in this order, and none is taken back. Without one it shows how far the rotation is and\n\
+     which nodes have not followed. Nodes stay connected through all steps, and until --finish a node that\n\
+     was away the whole time comes back by itself. After it, such a node needs the new pins in its\n\
+     config.toml (serving-ca, join-signing), or renews its certificate by itself (node-ca). What was not\n\
+     used yet of installs and images needs the new pins after each but node-ca.",
 );
 
 fn rotate(args: &Args) -> Result<ExitCode, Failure> {
@@ -137,8 +140,11 @@ fn said(rotation: &RotationView, trust_version: u64) -> String {
             _ => "old",
         };
         text.push_str(&format!("{which}:     {other}\n"));
-        text.push_str(match phase.as_str() {
-            "begun" => "next:    --switch\n",
+        text.push_str(match (phase.as_str(), rotation.key.as_str()) {
+            ("begun", _) => "next:    --switch\n",
+            (_, "join-encryption") => {
+                "next:    --finish, once no machine is to join with the old pin any more\n"
+            }
             _ => "next:    --finish, once no node is left behind\n",
         });
     }

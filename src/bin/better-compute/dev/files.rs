@@ -29,6 +29,8 @@ use crate::registry::now_ms;
 use crate::store::{NewSiteKey, Store};
 
 pub const DEV_FILE: &str = "dev.json";
+/// The PKI bundle.
+pub const BUNDLE: &str = "pki.json";
 /// A development site's key.
 pub const SITE_KEY: &str = "site.key";
 pub(super) const ADMIN_TOKEN: &str = "admin.token";

@@ -30,7 +30,7 @@ use bcd::sys::log::{self, Level, Value};
 use rustix::process::{Resource, Rlimit};
 
 pub use self::address::Listen;
-pub use self::files::{DEV_FILE, DevFile, SITE_KEY};
+pub use self::files::{BUNDLE, DEV_FILE, DevFile, SITE_KEY};
 use self::rotation::Rotating;
 use self::serving::{Listener, Serving};
 use crate::api::websocket::Bridge;
@@ -94,7 +94,7 @@ impl fmt::Display for DevError {
         match self {
             Self::Locked(dir) => write!(
                 f,
-                "another better-compute dev runs in {}: stop it, or choose another --dir",
+                "another better-compute dev runs in {}: stop it (its nodes have 5 s to leave), or choose another --dir",
                 dir.display()
             ),
             Self::File(_) => write!(f, "cannot use the directory"),

@@ -22,6 +22,19 @@ pub const EVENTS_FOR_MS: i64 = 30 * 86_400_000;
 pub const MISSING: &str = "events_missing";
 /// The kind of the events that diagnoses tell by.
 pub const DIAG_REPORT: &str = "diag_report";
+/// All kinds that [`kind_of`] names, and [`MISSING`].
+pub const KINDS: [&str; 10] = [
+    "section_status",
+    "command_update",
+    "facts",
+    "events_dropped",
+    "journal_damaged",
+    "storage_fault",
+    "identity_renewed",
+    DIAG_REPORT,
+    "unknown",
+    MISSING,
+];
 
 /// An event as it came: encoded, with what this program does not know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,7 +29,9 @@ use rusqlite::{Connection, OpenFlags};
 pub use self::commands::{
     Added, Cancelled, Command, CommandsAsked, Due, NewCommand, OPEN_MAX, cut,
 };
-pub use self::events::{DIAG_REPORT, EVENTS_PER_NODE, EventsAsked, Incoming, MISSING, StoredEvent};
+pub use self::events::{
+    DIAG_REPORT, EVENTS_PER_NODE, EventsAsked, Incoming, KINDS as EVENT_KINDS, MISSING, StoredEvent,
+};
 pub use self::machines::Machine;
 #[cfg(test)]
 pub use self::nodes::tests::joined as node_for_tests;
