@@ -65,8 +65,11 @@ fmt: ## format the sources
 clean: ## remove everything that was built
 	@rm -rf target dist
 
+# What the labs run on, and the inspecting proxy of one of them, which needs other versions of the same.
 $(VENV)/ready: $(REQUIREMENTS)
+target/mitmproxy/ready: tests/proxy/requirements.txt
+%/ready:
 	@tools/packages.sh test
-	@python3 -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
+	@python3 -m venv $*
+	@$*/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

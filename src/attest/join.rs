@@ -262,7 +262,11 @@ where
 /// network's, but no certificate that does not hold and no answer that is none.
 pub fn may_pass(error: &CallError) -> bool {
     match &error.cause {
-        Cause::TimedOut(_) | Cause::Connect(_) | Cause::Http2(_) => true,
+        Cause::TimedOut(_)
+        | Cause::Connect(_)
+        | Cause::Alert(_)
+        | Cause::Altered(_)
+        | Cause::Http2(_) => true,
         Cause::Hop(error) => !error.is_refusal(),
         Cause::Tls(TlsError::Refused(rustls::Error::InvalidCertificate(_))) => false,
         Cause::Tls(_) => true,
@@ -295,17 +299,9 @@ impl Error {
     /// What to do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::GaveUp {
-                last:
-                    CallError {
-                        cause: Cause::Hop(error),
-                        ..
-                    },
-                ..
-            } => error.remedy(),
-            Self::GaveUp { .. } => {
-                "check that this host reaches the gateway, and run bcd join again: the token is not used up"
-            }
+            Self::GaveUp { last, .. } => last.cause.remedy().unwrap_or(
+                "check that this host reaches the gateway, and run bcd join again: the token is not used up",
+            ),
             Self::Answer(Refused::Signature { .. } | Refused::BundleSignature { .. }) => {
                 "nothing was stored: put the pins that `better-compute pki pins` prints into config.toml, where they \
                  come from whoever runs the control plane, and try again with the same token"
@@ -319,12 +315,14 @@ impl Error {
 }
 
 fn call_remedy(error: &CallError) -> &'static str {
+    if let Some(remedy) = error.cause.remedy() {
+        return remedy;
+    }
     match &error.cause {
-        Cause::Hop(error) => error.remedy(),
         Cause::Tls(TlsError::Refused(error)) => match Failure::find(error) {
             Some(Failure::NotPinned { .. } | Failure::NotIssued { .. }) => {
                 "compare serving_ca_spki_pin in config.toml with `better-compute pki pins`, and check that \
-                 gateway_url names this control plane's gateway"
+                 gateway_url names this control plane's gateway; through a proxy that opens TLS it needs [websocket]"
             }
             Some(Failure::WrongName { .. }) => {
                 "correct gateway_url, or set gateway_server_name in config.toml to the name the certificate carries"

@@ -260,10 +260,7 @@ impl Error {
                 "report it to whoever runs the control plane; if its keys were rotated, put the pins that \
                  `better-compute pki pins` prints into config.toml and restart bcd node",
             ),
-            Self::Call(CallError {
-                cause: Cause::Hop(error),
-                ..
-            }) => Some(error.remedy()),
+            Self::Call(error) if error.cause.remedy().is_some() => error.cause.remedy(),
             Self::Call(CallError {
                 cause: Cause::Status(status),
                 ..

@@ -1,8 +1,6 @@
 //! The system's CA certificates, for `--server` and for TLS to a WebSocket's server: `SSL_CERT_FILE`, else
 //! the distribution's bundle, else the roots built in. Gateways are never judged by them.
 use std::env;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{error, fmt};
@@ -17,7 +15,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use crate::crypto::certificate::Certificate;
 use crate::crypto::provider::{SIGNATURES, provider};
-use crate::sys::clock;
+use crate::sys::{clock, fs};
 
 /// Where Debian and its like keep the bundle.
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -26,13 +24,13 @@ const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 const PROXY_CA: &str = "websocket.proxy_ca_file";
 
 /// The longest bundle read.
-const MAX_LENGTH: u64 = 8 << 20;
+const MAX_LENGTH: usize = 8 << 20;
 
 /// Why there are no roots.
 #[derive(Debug)]
 pub enum Error {
     /// A file that is named by this cannot be read.
-    Read(PathBuf, &'static str, io::Error),
+    Read(PathBuf, &'static str, fs::Error),
     /// It holds no certificate that can be used.
     Empty(PathBuf, &'static str),
     /// rustls has no version of TLS.
@@ -74,18 +72,13 @@ fn load(named: Option<PathBuf>) -> Result<RootCertStore, Error> {
 
 /// Adds the certificates in a file, of which there must be one.
 fn add(roots: &mut RootCertStore, path: &Path, named_by: &'static str) -> Result<(), Error> {
-    let pem = read(path).map_err(|error| Error::Read(path.to_owned(), named_by, error))?;
+    let pem = fs::read_foreign(path, MAX_LENGTH)
+        .map_err(|error| Error::Read(path.to_owned(), named_by, error))?;
     let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
     match roots.add_parsable_certificates(certificates) {
         (0, _) => Err(Error::Empty(path.to_owned(), named_by)),
         _ => Ok(()),
     }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut pem = Vec::new();
-    File::open(path)?.take(MAX_LENGTH).read_to_end(&mut pem)?;
-    Ok(pem)
 }
 
 /// Judges validity at trusted time instead of the host's clock. Trusted time is a lower bound; a

@@ -7,7 +7,7 @@ use nanoserde::DeJson;
 use super::flags::{Args, Command, Flag};
 use super::{CONFIG_FLAG, Failure, chain, load_config, one_line, print};
 use crate::crypto::json;
-use crate::status::client::{AskError, Daemon};
+use crate::status::client::{AskError, Daemon, FOREIGN};
 use crate::status::server::Request;
 use crate::status::{Form, Snapshot};
 use crate::sys::clock;
@@ -62,7 +62,9 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut before = BTreeSet::new();
     loop {
         let line = daemon.line(path).map_err(failed)?;
-        let answer = read(&line)?;
+        let mut answer = read(&line)?;
+        // Whoever answers there: what is shown drives no terminal.
+        answer.text.retain(|c| c == '\n' || !c.is_control());
         match form {
             Form::Json => print(&line)?,
             Form::Text if !before.is_empty() => print(&changes(&before, &answer.text))?,
@@ -86,9 +88,7 @@ fn read(line: &str) -> Result<Answer, Failure> {
             let said = one_line(&answer.error);
             Err(Failure::failed(format!("bcd node answered: {said}")))
         }
-        None => Err(Failure::failed(
-            "bcd node's answer cannot be read: it is another version",
-        )),
+        None => Err(Failure::failed("what bcd node answered cannot be read").hint(FOREIGN)),
     }
 }
 

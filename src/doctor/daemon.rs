@@ -8,7 +8,7 @@ use nanoserde::DeJson;
 use super::{Seen, Verdict, chain};
 use crate::crypto::json;
 use crate::status::Form;
-use crate::status::client::{AskError, Daemon};
+use crate::status::client::{AskError, Daemon, FOREIGN};
 use crate::status::server::Request;
 
 #[derive(DeJson, Default)]
@@ -102,8 +102,7 @@ fn parse(line: &str) -> Option<Status> {
 }
 
 fn unreadable() -> Verdict {
-    let remedy = "restart bcd node: it is another version";
-    Verdict::unseen("its answer cannot be read", remedy)
+    Verdict::unseen("its answer cannot be read", FOREIGN)
 }
 
 /// `on_disk` is the node that this machine has joined as; empty when that is not known.

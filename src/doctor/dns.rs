@@ -1,8 +1,10 @@
 //! Whether the gateway's name has addresses, of both families.
 use std::net::SocketAddr;
+use std::path::Path;
 
 use super::{Seen, Verdict, WAIT, chain, wait};
 use crate::rt;
+use crate::sys::fs;
 
 /// What is read of resolv.conf(5).
 const LONGEST: usize = 16 << 10;
@@ -29,13 +31,9 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             Verdict::ok(evidence)
         }
         Ok(Err(error)) => {
-            let servers = std::fs::read("/etc/resolv.conf").map_or_else(
-                |error| format!("/etc/resolv.conf: {error}"),
-                |bytes| {
-                    nameservers(&String::from_utf8_lossy(
-                        bytes.get(..LONGEST).unwrap_or(&bytes),
-                    ))
-                },
+            let servers = fs::read_foreign(Path::new("/etc/resolv.conf"), LONGEST).map_or_else(
+                |error| chain(&error),
+                |bytes| nameservers(&String::from_utf8_lossy(&bytes)),
             );
             Verdict::fail(
                 format!("{}; {servers}", chain(&error)),

@@ -21,7 +21,10 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
         }
     };
     for name in ["", IDENTITY, KEY] {
-        let path = seen.data_dir.join(name);
+        let path = match name {
+            "" => seen.data_dir.clone(),
+            name => seen.data_dir.join(name),
+        };
         match std::fs::symlink_metadata(&path) {
             Ok(there) if there.uid() != account.uid => {
                 let user = &helper.user;

@@ -14,7 +14,7 @@ use crate::identity::store::{State, Store};
 use crate::identity::trust::{Configured, Trust};
 use crate::rt::TcpStream;
 use crate::sys::clock;
-use crate::wire::grpc::client::{Cause, Client, Endpoint, Waits};
+use crate::wire::grpc::client::{Client, Endpoint, Waits};
 
 pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     let Ok(config) = seen.config else {
@@ -57,7 +57,9 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
                 config.gateway_name(),
                 chain(&error)
             ),
-            "it may not accept this node's certificate: see the checks identity and daemon, and the gateway's log",
+            error.cause.remedy().unwrap_or(
+                "it may not accept this node's certificate: see the checks identity and daemon, and the gateway's log",
+            ),
         ),
         Ok(Ok(Ok(Ok(date)))) => {
             seen.gateway_s = date;
@@ -72,12 +74,10 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             Some(failure) => Verdict::fail(chain(failure), remedy(failure, config)),
             None => Verdict::fail(
                 chain(&error),
-                if let Cause::Hop(hop) = &error.cause {
-                    hop.remedy()
-                } else {
+                error.cause.remedy().unwrap_or(
                     "see that gateway_url names the gateway, and that nothing between ends TLS; a path that \
-                 swallows large packets looks so too: see the check mtu"
-                },
+                     swallows large packets looks so too: see the check mtu",
+                ),
             ),
         },
     }

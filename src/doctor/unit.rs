@@ -23,7 +23,7 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     };
     let arguments = [
         "show",
-        "--property=LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result",
+        "--property=LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result,NeedDaemonReload",
         "bcd.service",
     ]
     .map(str::to_owned);
@@ -66,7 +66,18 @@ pub(super) fn judge(text: &str, joined: bool) -> Verdict {
             "systemd knows no bcd.service",
             "install the unit, if bcd node shall start with this machine",
         ),
-        ("loaded", "failed") => Verdict::fail(format!("{evidence}: {}", property("Result")), LOG),
+        ("masked", _) => Verdict::fail(
+            "bcd.service is masked: nothing can start it",
+            "run systemctl unmask bcd.service, then systemctl enable --now bcd.service",
+        ),
+        ("loaded", "failed") => Verdict::fail(
+            format!("{evidence}: {}", property("Result")),
+            format!("{LOG}; then systemctl restart bcd.service"),
+        ),
+        ("loaded", "active") if property("NeedDaemonReload") == "yes" => Verdict::warn(
+            evidence + ": its unit was changed since systemd read it",
+            "run systemctl daemon-reload, then systemctl restart bcd.service",
+        ),
         ("loaded", "active") if sub == "running" && enabled.starts_with("enabled") => {
             Verdict::ok(evidence)
         }
@@ -78,8 +89,8 @@ pub(super) fn judge(text: &str, joined: bool) -> Verdict {
         ("loaded", "inactive") if !joined => Verdict::ok(evidence),
         ("loaded", _) => Verdict::fail(evidence, "run systemctl enable --now bcd.service"),
         (load, _) => Verdict::fail(
-            format!("the unit is {load}"),
-            "look at systemctl status bcd.service",
+            format!("systemd cannot use bcd.service: {load}"),
+            "run systemd-analyze verify bcd.service",
         ),
     }
 }

@@ -112,10 +112,9 @@ impl SessionError {
                 matches!(status.code, Code::PermissionDenied | Code::Unauthenticated)
             }
             Cause::Tls(TlsError::Refused(TlsProblem::InvalidCertificate(_))) => true,
-            Cause::Tls(TlsError::Refused(TlsProblem::AlertReceived(alert))) => about_us(*alert),
+            // An alert within the handshake is another matter: whoever is on the way can send that.
+            Cause::Alert(alert) => about_us(*alert),
             Cause::Hop(error) => error.is_refusal(),
-            // TLS 1.3: the gateway's word on our certificate comes when we think we are through.
-            Cause::Http2(_) => error.phase == Phase::Tls,
             _ => false,
         };
         if refused {
@@ -128,11 +127,12 @@ impl SessionError {
     /// What a person can do about it.
     pub fn remedy(&self) -> &'static str {
         const LOOK: &str = "look at the gateway's log";
+        if let Self::Call(error) = self
+            && let Some(remedy) = error.cause.remedy()
+        {
+            return remedy;
+        }
         match self {
-            Self::Call(CallError {
-                cause: Cause::Hop(error),
-                ..
-            }) => error.remedy(),
             Self::Call(error)
                 if error
                     .status()
@@ -188,13 +188,9 @@ impl SessionError {
     pub fn is_refusal_of_us(&self) -> bool {
         match self {
             Self::Call(CallError {
-                cause: Cause::Status(_) | Cause::Http2(_),
+                cause: Cause::Status(_) | Cause::Alert(_),
                 ..
             }) => self.trouble() == Trouble::Refused,
-            Self::Call(CallError {
-                cause: Cause::Tls(TlsError::Refused(TlsProblem::AlertReceived(alert))),
-                ..
-            }) => about_us(*alert),
             _ => false,
         }
     }
@@ -219,9 +215,11 @@ impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(CallError {
-                phase: Phase::Tls,
-                cause: Cause::Http2(_),
-            }) => f.write_str("the gateway does not accept this node's certificate"),
+                cause: Cause::Alert(alert),
+                ..
+            }) if about_us(*alert) => {
+                f.write_str("the gateway does not accept this node's certificate")
+            }
             Self::Call(_) => f.write_str("the session failed"),
             Self::Closed => f.write_str("the gateway ended the session"),
             Self::NoWelcome => write!(f, "no Welcome from the gateway within {} s", WAIT.as_secs()),

@@ -460,6 +460,17 @@ impl AsFd for Dir {
     }
 }
 
+/// Reads a file that is not bcd's own, symlinks followed. Never waits: a FIFO is refused.
+///
+/// # Errors
+/// It cannot be opened or read, is no regular file, or is longer than `max`.
+pub fn read_foreign(path: &Path, max: usize) -> Result<Vec<u8>, Error> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = retry(|| openat(CWD, path, flags, Mode::empty()))
+        .map_err(|errno| Error::os("open", path, errno))?;
+    read_bounded(regular(fd, "open", path)?, path, max)
+}
+
 /// Reads at most `max` bytes of `file`, whose `path` is for messages.
 ///
 /// # Errors

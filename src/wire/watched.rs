@@ -4,8 +4,9 @@
 //! frames for ever, each of which costs an answer or bookkeeping. [`Watched`] reads the frame
 //! headers as they pass and breaks the connection of a peer that sends more of them than any honest
 //! one. It also gives [`Signs`]: whether the peer has sent anything at all, which tells a peer that
-//! never spoke HTTP/2 from one that is slow to answer, and whether it has sent GOAWAY, which h2 tells
-//! only to who opens the next stream.
+//! never spoke HTTP/2 from one that is slow to answer, whether it has sent GOAWAY, which h2 tells
+//! only to who opens the next stream, and what TLS said when it broke the connection, of which h2 keeps
+//! the words alone.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -133,12 +134,28 @@ pub(super) struct Signs {
     heard: Cell<bool>,
     leaving: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
+    broken: RefCell<Option<rustls::Error>>,
 }
 
 impl Signs {
     /// True from the peer's first byte on.
     pub(super) fn heard(&self) -> bool {
         self.heard.get()
+    }
+
+    /// What TLS said when it broke the connection; `None` when it did not.
+    pub(super) fn broken(&self) -> Option<rustls::Error> {
+        self.broken.borrow().clone()
+    }
+
+    fn note<T>(&self, done: &Poll<io::Result<T>>) {
+        if let Poll::Ready(Err(error)) = done
+            && let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref())
+        {
+            self.broken
+                .borrow_mut()
+                .get_or_insert_with(|| rustls::Error::clone(tls));
+        }
     }
 
     /// Ends once the peer has sent GOAWAY: it takes no new streams, and will close. For one task.
@@ -179,7 +196,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        let read = Pin::new(&mut this.io).poll_read(cx, buf);
+        this.signs.note(&read);
+        ready!(read)?;
         let new = buf.filled().get(before..).unwrap_or_default();
         if new.is_empty() {
             return Poll::Ready(Ok(()));
@@ -206,11 +225,15 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.signs.note(&written);
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.signs.note(&flushed);
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -16,6 +16,7 @@ PURPOSES = {
     "renewal": "protobuf",
     "discovery-assertion": "protobuf",
     "release-manifest": "json",
+    "server-time": "protobuf",
 }
 
 

@@ -39,6 +39,7 @@ class Faults:
     store_events: bool = True  # and acknowledge them
     resume_position: int | None = None  # in place of what is stored
     reconnect_spread_ms: int = 1000
+    signed_ahead_ms: int | None = None  # Welcome.signed_time, this much ahead of the peer's own clock
     session_status: list = dataclasses.field(default_factory=list)  # (grpc.StatusCode, text), one a session
 
     def __post_init__(self):

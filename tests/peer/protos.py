@@ -81,6 +81,7 @@ NodeFrame = session.NodeFrame
 GatewayFrame = session.GatewayFrame
 Hello = session.Hello
 Welcome = session.Welcome
+ServerTime = session.ServerTime
 Heartbeat = session.Heartbeat
 Drain = session.Drain
 Ack = session.Ack

@@ -179,6 +179,10 @@ class SessionService:
             heartbeat_interval_ms=faults.heartbeat_interval_ms,
             session_id=session.id,
         )
+        if faults.signed_ahead_ms is not None:
+            signed = protos.ServerTime(time_ms=pki.now_ms() + faults.signed_ahead_ms)
+            key = self.gateway.join_service.signing_key
+            welcome.signed_time.CopyFrom(dsse.sign(signed.SerializeToString(), "server-time", key))
         how = faults.welcome
         if how == "none":
             return

@@ -82,7 +82,7 @@ impl FetchError {
                 ..
             }) => {
                 "check that --server names the control plane by the name in its certificate, and that this host's \
-                 CA certificates are current; for a CA of your own, SSL_CERT_FILE=FILE names it"
+                 CA certificates are current; for a CA of your own, or of a proxy that opens TLS, SSL_CERT_FILE=FILE names it"
             }
             Self::Http(HttpError {
                 cause: Cause::Hop(error),

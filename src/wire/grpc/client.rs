@@ -21,11 +21,12 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderValue, Method as Verb, Request, Uri, header};
 use proto_gen::codec::{DecodeError, Message, Method};
+use rustls::AlertDescription;
 
 use super::frames::{Deframer, MESSAGE_LIMIT, decode, frame, frame_encoded, send};
 use super::status::{Code, Status};
 use super::{CONTENT_TYPE, USER_AGENT, is_grpc};
-use crate::rt;
+use crate::rt::{self, tls::TlsError};
 use crate::wire::dial::{self, DialError, Line, TlsTarget, Tried};
 use crate::wire::hop::HopError;
 use crate::wire::http1::date;
@@ -56,9 +57,14 @@ pub enum Cause {
     /// What stands on the way does not let the connection through.
     Hop(Box<HopError>),
     /// No TLS session; a certificate verifier's own error is below it.
-    Tls(rt::tls::TlsError),
+    Tls(TlsError),
     /// The peer chose no `h2` in the handshake (ALPN).
     NoHttp2,
+    /// The server ended the connection by this alert once the handshake was over on this side, before
+    /// a word of HTTP/2: a TLS 1.3 server judges its client only then. Nobody on the way can send it.
+    Alert(AlertDescription),
+    /// What came is not what was sent: by TLS on this side, or by the server's alert.
+    Altered(rustls::Error),
     /// The connection or the stream broke.
     Http2(h2::Error),
     /// The server's answer, or what stands for it (an HTTP status without a gRPC one).
@@ -81,7 +87,12 @@ impl CallError {
     pub fn code(&self) -> Code {
         match &self.cause {
             Cause::TimedOut(_) => Code::DeadlineExceeded,
-            Cause::Connect(_) | Cause::Hop(_) | Cause::Tls(_) | Cause::NoHttp2 => Code::Unavailable,
+            Cause::Connect(_)
+            | Cause::Hop(_)
+            | Cause::Tls(_)
+            | Cause::NoHttp2
+            | Cause::Alert(_)
+            | Cause::Altered(_) => Code::Unavailable,
             Cause::Http2(error) => match error.reason() {
                 Some(reason) if error.is_reset() => Code::from_reason(reason),
                 _ => Code::Unavailable,
@@ -101,6 +112,24 @@ impl CallError {
 
     fn new(phase: Phase, cause: Cause) -> CallError {
         CallError { phase, cause }
+    }
+
+    /// A connection that broke. What TLS said of it says more than HTTP/2, and before a word of HTTP/2 was
+    /// heard it broke in an earlier phase.
+    fn broken(signs: &Signs, phase: Phase, error: h2::Error) -> CallError {
+        let heard = signs.heard();
+        match signs.broken() {
+            Some(tls) if is_altered(&tls) || is_no_tls(&tls) => {
+                CallError::new(phase, Cause::Altered(tls))
+            }
+            Some(rustls::Error::AlertReceived(alert)) if !heard => {
+                CallError::new(Phase::Tls, Cause::Alert(alert))
+            }
+            _ => CallError::new(
+                if heard { phase } else { Phase::Settings },
+                Cause::Http2(error),
+            ),
+        }
     }
 
     fn dial(error: DialError) -> CallError {
@@ -127,6 +156,46 @@ impl CallError {
     }
 }
 
+impl Cause {
+    /// What to do about it, where that is the same whatever the call was for.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Cause::Hop(error) => Some(error.remedy()),
+            Cause::Altered(_) => Some(ALTERED),
+            Cause::Tls(TlsError::Refused(error)) if is_altered(error) => Some(ALTERED),
+            _ => None,
+        }
+    }
+}
+
+const ALTERED: &str = "nothing of it was believed; something on the way changes, drops or repeats what passes: \
+                       look at the proxies and filters between this host and the gateway";
+
+/// Whether TLS says that what came is none of it: after a handshake it can only have been put there.
+fn is_no_tls(error: &rustls::Error) -> bool {
+    matches!(
+        error,
+        rustls::Error::InvalidMessage(_)
+            | rustls::Error::AlertReceived(
+                AlertDescription::DecodeError
+                    | AlertDescription::UnexpectedMessage
+                    | AlertDescription::RecordOverflow
+            )
+    )
+}
+
+/// Whether TLS says that bytes were changed, left out, moved or played back.
+fn is_altered(error: &rustls::Error) -> bool {
+    matches!(
+        error,
+        rustls::Error::DecryptError
+            | rustls::Error::PeerSentOversizedRecord
+            | rustls::Error::AlertReceived(
+                AlertDescription::BadRecordMac | AlertDescription::DecryptError
+            )
+    )
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
@@ -145,6 +214,12 @@ impl fmt::Display for CallError {
                 "{}: the server does not speak HTTP/2 (no h2 in ALPN)",
                 self.phase
             ),
+            Cause::Alert(alert) => write!(
+                f,
+                "{}: the server refused with the alert {alert:?}",
+                self.phase
+            ),
+            Cause::Altered(_) => write!(f, "{}: what came is not what was sent", self.phase),
             Cause::Http2(_) => write!(f, "{}: the connection broke", self.phase),
             Cause::Status(status) => write!(f, "the server answered {status}"),
             Cause::Decode(_) => write!(f, "{}: the server's message cannot be decoded", self.phase),
@@ -158,9 +233,10 @@ impl Error for CallError {
             Cause::Connect(error) => Some(error),
             Cause::Hop(error) => Some(&**error),
             Cause::Tls(error) => Some(error),
+            Cause::Altered(error) => Some(error),
             Cause::Http2(error) => Some(error),
             Cause::Decode(error) => Some(error),
-            Cause::TimedOut(_) | Cause::NoHttp2 | Cause::Status(_) => None,
+            Cause::TimedOut(_) | Cause::NoHttp2 | Cause::Alert(_) | Cause::Status(_) => None,
         }
     }
 }
@@ -304,7 +380,7 @@ impl Client {
         .await;
         let (requests, connection) = match shaken {
             Ok(Ok(shaken)) => shaken,
-            Ok(Err(error)) => return Err(CallError::new(Phase::Settings, Cause::Http2(error))),
+            Ok(Err(error)) => return Err(CallError::broken(&signs, Phase::Settings, error)),
             Err(_) => return Err(CallError::new(Phase::Settings, Cause::TimedOut(settings.1))),
         };
         rt::spawn(async move {
@@ -402,7 +478,8 @@ impl Client {
             let State::Waiting(answer) = incoming.state else {
                 return Ok(None);
             };
-            let answer = answer.await.map_err(broken)?;
+            let answer = answer.await;
+            let answer = answer.map_err(|error| self.broken(Phase::Answer, error))?;
             let date = answer.headers().get(header::DATE);
             Ok(date.and_then(|date| date::parse(date.to_str().ok()?)))
         };
@@ -471,18 +548,8 @@ impl Client {
         }
     }
 
-    /// A connection that broke before a word of HTTP/2 was heard broke in an earlier phase: a TLS
-    /// 1.3 server refuses the client's certificate only after the client's handshake is over.
     fn broken(&self, phase: Phase, error: h2::Error) -> CallError {
-        let tls = error
-            .get_io()
-            .is_some_and(|io| io.kind() == std::io::ErrorKind::InvalidData);
-        let phase = match self.target.signs.heard() {
-            true => phase,
-            false if tls => Phase::Tls,
-            false => Phase::Settings,
-        };
-        CallError::new(phase, Cause::Http2(error))
+        CallError::broken(&self.target.signs, phase, error)
     }
 
     async fn open(
