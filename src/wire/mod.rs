@@ -5,6 +5,7 @@
 //! has a deadline, and a deadline that is missed names its phase. What is said, and by whom, is
 //! decided above: this layer knows neither keys nor sessions.
 pub mod base64;
+mod corked;
 mod dial;
 pub mod grpc;
 mod hop;

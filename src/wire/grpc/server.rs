@@ -36,6 +36,7 @@ use super::status::{Code, Status};
 use super::{CONTENT_TYPE, is_grpc};
 use crate::rt;
 use crate::sys::clock;
+use crate::wire::corked::Cork;
 use crate::wire::http1::date;
 use crate::wire::watched::Watched;
 
@@ -515,8 +516,11 @@ where
         .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_reset_streams(32)
         .max_local_error_reset_streams(Some(64));
-    let handshake = builder.handshake::<_, Bytes>(Watched::new(io, true));
+    let (cork, io) = Cork::new(io);
     // On the heap: the task of a connection is not to hold what it needed at its beginning.
+    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(Watched::new(io, true)));
+    let turns = &cork;
+    let handshake = poll_fn(move |cx| turns.turn(cx, |cx| handshake.as_mut().poll(cx)));
     let handshake = Box::pin(rt::timeout(limits.preface, handshake));
     let mut connection = match handshake.await {
         Ok(shaken) => shaken.map_err(ServeError::Http2)?,
@@ -527,7 +531,7 @@ where
     let mut leaving = false;
     let mut idle: Option<rt::Sleep> = None;
     loop {
-        let next = poll_fn(|cx| {
+        let mut poll_next = |cx: &mut TaskContext<'_>| {
             if let Poll::Ready(request) = connection.poll_accept(cx) {
                 return Poll::Ready(Some(request));
             }
@@ -541,8 +545,8 @@ where
             let wait = if leaving { limits.drain } else { limits.idle };
             let idle = idle.get_or_insert_with(|| rt::sleep(wait));
             Pin::new(idle).poll(cx).map(|()| None)
-        })
-        .await;
+        };
+        let next = poll_fn(|cx| cork.turn(cx, &mut poll_next)).await;
         match next {
             Some(Some(Ok((request, respond)))) => {
                 idle = None;
@@ -555,7 +559,7 @@ where
                 connection.abrupt_shutdown(Reason::NO_ERROR);
                 let _ = rt::timeout(
                     Duration::from_secs(1),
-                    poll_fn(|cx| connection.poll_closed(cx)),
+                    poll_fn(|cx| cork.turn(cx, |cx| connection.poll_closed(cx))),
                 )
                 .await;
                 return Ok(());
