@@ -288,7 +288,7 @@ impl Proxy {
             }
             // Some say 401 of credentials that they do not take.
             status @ (401 | 407) => {
-                let basic = status == 401 || answer.header_starts("proxy-authenticate", "basic");
+                let basic = status == 401 || answer.header_lists("proxy-authenticate", "basic");
                 let how = match (basic, &self.authorization) {
                     (false, _) => Credentials::NotBasic,
                     (true, None) => Credentials::None,
@@ -583,6 +583,13 @@ mod tests {
                 b"HTTP/1.1 401 x\r\n\r\n",
                 true,
                 "does not accept the user name and password (401)",
+                true,
+            ),
+            (
+                plain,
+                b"HTTP/1.1 407 x\r\nProxy-Authenticate: Negotiate, NTLM,Basic realm=\"x\"\r\n\r\n",
+                true,
+                "wants a user name and password (407)",
                 true,
             ),
             (

@@ -8,8 +8,7 @@ import pytest
 
 from lab import wait_for
 
-# By the way to the gateway. A WebSocket's TLS is a second session, and is judged by the system's CA certificates.
-PEAK_KIB = {"plain": 2.5 * 1024, "websocket": 3 * 1024}
+PEAK_KIB = 2.5 * 1024
 QUIET_SECONDS = 60
 
 
@@ -66,5 +65,5 @@ def test_an_idle_node_with_a_session_stays_small_and_sleeps(dev, join, way):
     assert woken < 3, f"woken {woken} times in {QUIET_SECONDS} s"
     assert writes(process.pid, node) == written, "an idle node wrote to the disk"
     peak = status(process.pid, "VmHWM")
-    assert peak <= PEAK_KIB[way], f"peak memory {peak} KiB, promised are {PEAK_KIB[way]:.0f} KiB"
+    assert peak <= PEAK_KIB, f"peak memory {peak} KiB, promised are {PEAK_KIB:.0f} KiB"
     assert len(list(pathlib.Path(f"/proc/{process.pid}/task").iterdir())) <= 2

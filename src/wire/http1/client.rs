@@ -169,12 +169,15 @@ impl<IO: AsyncRead + Unpin> Answer<IO> {
         std::str::from_utf8(value).ok()
     }
 
-    /// Whether the value of a header of this name (lower case) begins with `word`, in any case.
-    pub(in crate::wire) fn header_starts(&self, name: &str, word: &str) -> bool {
-        self.headers.iter().any(|(known, value)| {
-            let start = value.get(..word.len());
-            known == name && start.is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
-        })
+    /// Whether one of the entries that headers of this name (lower case) list begins with `word`, in any case.
+    pub(in crate::wire) fn header_lists(&self, name: &str, word: &str) -> bool {
+        let listed = self.headers.iter().filter(|(known, _)| known == name);
+        listed
+            .flat_map(|(_, value)| value.split(|byte| *byte == b','))
+            .any(|entry| {
+                let start = entry.trim_ascii_start().get(..word.len());
+                start.is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
+            })
     }
 
     /// The connection, for what goes on as another protocol, and what was read of it already.
