@@ -39,7 +39,7 @@ if [[ -z ${BCD:-} ]]; then
 fi
 set -- --bcd "$BCD" --init "$INIT" --modules "$(echo "$kernel"/lib/modules/*)" --list "${LIST:-minimal}" --tools "$tools" \
   --root "${root:-/}" --level "${LEVEL:-19}" --output "$output/initrd-$arch.img"
-[[ ,$tools, != *,busybox,* ]] || set -- "$@" --files "$root/bin/busybox=/bin/sh"
+[[ ,$tools, != *,busybox,* ]] || set -- "$@" --links /bin/sh=busybox
 [[ -z ${MICROCODE:-} ]] || set -- "$@" --microcode "$MICROCODE"
 mkdir -p "$output"
 "$RAMDISK" build "$@"

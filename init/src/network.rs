@@ -254,6 +254,10 @@ impl Network {
                 "{} has the address {address}/{prefix} from a router",
                 nic.name
             ));
+            if self.own.is_empty() {
+                self.own = own(&nic, address.into(), prefix);
+                self.write_down();
+            }
             self.routed = Some(nic);
             up();
         }
@@ -461,13 +465,7 @@ impl Network {
         self.domain.clone_from(&lease.domain);
         self.servers.clone_from(&lease.dns);
         self.times.clone_from(&lease.ntp);
-        self.own = format!(
-            "device={}\nmac={}\naddress={}/{}\n",
-            nic.name,
-            shown(nic.mac),
-            lease.address,
-            lease.prefix
-        );
+        self.own = own(nic, lease.address.into(), lease.prefix);
         let times = lease.ntp.iter().copied().map(IpAddr::from);
         self.clock.offer(times, monotonic());
         self.write_down();
@@ -618,6 +616,12 @@ impl Network {
             }
         }
     }
+}
+
+/// What /run/init/network says of the NIC itself.
+fn own(nic: &Nic, address: IpAddr, prefix: u8) -> String {
+    let (name, mac) = (&nic.name, shown(nic.mac));
+    format!("device={name}\nmac={mac}\naddress={address}/{prefix}\n")
 }
 
 /// What a VLAN on top of the NIC is called.

@@ -49,6 +49,11 @@ static RAMDISK: Command = Command::group(
                     "Further files, and where they go in the image",
                 ),
                 Flag::value(
+                    "links",
+                    "PATH=TARGET,...",
+                    "Symbolic links, and what they say",
+                ),
+                Flag::value(
                     "microcode",
                     "PATH",
                     "An uncompressed cpio archive to put in front",
@@ -109,6 +114,13 @@ fn build(args: &Args) -> Result<ExitCode, Failure> {
             .map_err(|error| Problem::with("read", Path::new(source), error))?;
         let mode = if executable { 0o755 } else { 0o644 };
         tree.put(path, Node::File(source.into(), mode))?;
+    }
+
+    for pair in words(args.value("links")) {
+        let (path, target) = pair
+            .split_once('=')
+            .ok_or_else(|| Failure::refused("--links takes PATH=TARGET, comma-separated"))?;
+        tree.put(path, Node::Symlink(target.to_owned()))?;
     }
 
     let new = beside(&output);

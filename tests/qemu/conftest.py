@@ -46,7 +46,7 @@ def image(ramdisk, bcd, init, modules):
         if not output.exists() or output.stat().st_mtime < max(part.stat().st_ctime for part in parts):
             done = subprocess.run(
                 [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1",
-                 "--tools", "busybox", "--files", f"/bin/busybox=/bin/sh,{guest}=/lab/guest", "--output", output],
+                 "--tools", "busybox", "--files", f"{guest}=/lab/guest", "--links", "/bin/sh=busybox", "--output", output],
                 capture_output=True, text=True, timeout=120)
             if done.returncode != 0:
                 pytest.fail(f"ramdisk build: {done.stderr}")

@@ -43,7 +43,8 @@ def test_names_domains_and_the_time_come_by_stateless_dhcpv6(machine, tmp_path):
                 resolv = shell.run("busybox cat /etc/resolv.conf")
                 assert "search lab.example other.example" in resolv
                 assert "nameserver fd77::53\nnameserver fd77::54\n" in resolv and resolv.count("nameserver") == 2
-                assert "ntp=fd77::1" in shell.run("busybox cat /run/init/network")
+                found = shell.run("busybox cat /run/init/network")
+                assert "device=eth0" in found and "address=fd77::5054:ff:fe00:1/64" in found and "ntp=fd77::1" in found
 
             check()
             # Started again, it does not wait for the router's next word to know that there is DHCPv6.

@@ -57,7 +57,7 @@ def unpack(image, directory, skip=0):
 
 def test_cpio_unpacks_what_was_put_in(build, bcd, modules, tmp_path):
     (tmp_path / "list").write_text("# mine\ntop\n?missing\next4\n")
-    image = build("--modules", modules, "--list", tmp_path / "list", "--tools", "/bin/sh,blockdev")
+    image = build("--modules", modules, "--list", tmp_path / "list", "--tools", "/bin/sh,blockdev", "--links", "/bin/again=sh")
     out = tmp_path / "out"
     unpack(image, out)
     assert (out / "usr/bin/bcd").read_bytes() == bcd.read_bytes()
@@ -71,7 +71,7 @@ def test_cpio_unpacks_what_was_put_in(build, bcd, modules, tmp_path):
     assert "kernel/top.ko: kernel/middle.ko kernel/base.ko\n" in (there / "modules.dep").read_text()
     assert (there / "modules.alias").read_text() == "alias pci:v1* top\n"
     # The tools run from the image alone.
-    done = subprocess.run(["chroot", out, "/bin/sh", "-c", "blockdev --version"], capture_output=True, text=True)
+    done = subprocess.run(["chroot", out, "/bin/again", "-c", "blockdev --version"], capture_output=True, text=True)
     assert done.returncode == 0 and "util-linux" in done.stdout, done.stderr
 
 
@@ -123,6 +123,8 @@ def test_damaged_modules_leave_no_image_and_are_named(build, modules, tmp_path, 
     (["--tools", "/etc/passwd"], "/etc/passwd"),
     (["--files", "/etc/hostname=../up"], "climbs"),
     (["--files", "/etc/hostname=/init"], "two different things"),
+    (["--links", "/bin/sh"], "PATH=TARGET"),
+    (["--links", "/init=bcd"], "two different things"),
     (["--level", "20"], "1 to 19"),
 ])
 def test_what_cannot_be_put_in_is_refused_by_name(ramdisk, bcd, tmp_path, flags, said):
