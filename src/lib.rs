@@ -2,7 +2,7 @@
 //! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
 //!
 //! Floors, lowest first: sys, rt, proto, wire, crypto, config, journal, facts, identity, attest, session,
-//! converge, command, status, doctor, sim, cli.
+//! converge, command, update, status, doctor, sim, cli.
 pub mod attest;
 pub mod cli;
 pub mod command;
@@ -19,4 +19,5 @@ pub mod session;
 pub mod sim;
 pub mod status;
 pub mod sys;
+pub mod update;
 pub mod wire;

@@ -44,6 +44,8 @@ pub enum Error {
     },
     /// The signature of this trusted key does not hold.
     BadSignature(Pin),
+    /// Fewer trusted keys signed than have to.
+    Threshold { signed: usize, needed: usize },
 }
 
 /// Why a JSON text is not an envelope.
@@ -99,7 +101,8 @@ pub fn verify<'a>(
         selected
             .map(|((key, pin), _)| (key.as_ref().to_vec(), *pin))
             .collect()
-    })
+    })?;
+    Ok(&envelope.payload)
 }
 
 /// As [`verify`], by the pins of the trusted keys: the key itself comes with the signature and is
@@ -112,6 +115,38 @@ pub fn verify_pinned<'a>(
     purpose: Purpose,
     pins: &[Pin],
 ) -> Result<&'a [u8], Error> {
+    verify_pinned_by(envelope, purpose, pins).map(|_| envelope.payload.as_slice())
+}
+
+/// As [`verify_pinned`], where at least `threshold` different keys of `pins` must have signed.
+///
+/// # Errors
+/// See [`Error`].
+pub fn verify_threshold<'a>(
+    envelope: &'a Envelope,
+    purpose: Purpose,
+    pins: &[Pin],
+    threshold: usize,
+) -> Result<&'a [u8], Error> {
+    let mut left = pins.to_vec();
+    let mut signed = 0;
+    // Each round takes away the key that has just been found, however often it stands in the list.
+    while signed < threshold.max(1) {
+        match verify_pinned_by(envelope, purpose, &left) {
+            Ok(pin) => left.retain(|other| *other != pin),
+            Err(_) if signed > 0 => {
+                let needed = threshold;
+                return Err(Error::Threshold { signed, needed });
+            }
+            Err(error) => return Err(error),
+        }
+        signed += 1;
+    }
+    Ok(&envelope.payload)
+}
+
+/// Which of `pins` signed the envelope; the first found.
+fn verify_pinned_by(envelope: &Envelope, purpose: Purpose, pins: &[Pin]) -> Result<Pin, Error> {
     check(envelope, purpose, pins, |signature| {
         let pin = Pin::of_spki(&signature.public_key);
         if pins.contains(&pin) {
@@ -141,13 +176,13 @@ pub fn sign(payload: Vec<u8>, purpose: Purpose, key: &NodeKey) -> Result<Envelop
     })
 }
 
-/// `candidates` gives the trusted keys that a signature may be by, with their pins.
-fn check<'a>(
-    envelope: &'a Envelope,
+/// The pin of the first key that signed. `candidates` gives the trusted keys that a signature may be by, with their pins.
+fn check(
+    envelope: &Envelope,
     purpose: Purpose,
     expected: &[Pin],
     candidates: impl Fn(&Signature) -> Vec<(Vec<u8>, Pin)>,
-) -> Result<&'a [u8], Error> {
+) -> Result<Pin, Error> {
     if envelope.payload_type != payload_type(purpose) {
         let found = shown(&envelope.payload_type);
         return Err(Error::Purpose {
@@ -171,7 +206,7 @@ fn check<'a>(
                 Err(_) => false,
             };
             if holds {
-                return Ok(&envelope.payload);
+                return Ok(pin);
             }
             bad = Some(pin);
         }
@@ -314,6 +349,10 @@ impl fmt::Display for Error {
                 )
             }
             Self::BadSignature(pin) => write!(f, "the envelope's signature by {pin} does not hold"),
+            Self::Threshold { signed, needed } => write!(
+                f,
+                "the envelope is signed by {signed} of the trusted keys, and {needed} have to sign"
+            ),
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod contract;
 pub mod dev;
 pub mod gateway;
 pub mod ids;
+pub mod install;
 pub mod joinservice;
 pub mod json;
 pub mod news;

@@ -14,8 +14,7 @@
 use std::fs::File;
 
 use bcd::sys::fs::{Dir, Kind};
-
-const VERSION_MAX: usize = 64;
+use bcd::update::manifest::is_version;
 
 /// The name of the file that answers `rest`, the path after `{basePath}/downloads/` as it was sent;
 /// `None` for whatever does not match the pattern.
@@ -31,7 +30,7 @@ pub fn file_name(rest: &str) -> Option<String> {
         _ => return None,
     };
     let version = version.strip_prefix('v').unwrap_or(version);
-    if version.len() > VERSION_MAX || !is_semantic_version(version) {
+    if !is_version(version) {
         return None;
     }
     let arch = platform.strip_prefix("linux-")?;
@@ -46,32 +45,6 @@ pub fn open(dir: &Dir, name: &str) -> Option<(File, u64)> {
     let file = dir.open_beneath(name).ok()?;
     let length = file.metadata().ok()?.len();
     Some((file, length))
-}
-
-/// Semantic Versioning 2.0: three numbers, then a pre-release, then build metadata.
-fn is_semantic_version(version: &str) -> bool {
-    let (rest, build) = match version.split_once('+') {
-        Some((rest, build)) => (rest, Some(build)),
-        None => (version, None),
-    };
-    let (core, pre) = match rest.split_once('-') {
-        Some((core, pre)) => (core, Some(pre)),
-        None => (rest, None),
-    };
-    let number = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|b| b.is_ascii_digit())
-            && (part.len() == 1 || !part.starts_with('0'))
-    };
-    let identifiers = |text: &str| {
-        text.split('.').all(|part| {
-            !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        })
-    };
-    core.split('.').count() == 3
-        && core.split('.').all(number)
-        && pre.is_none_or(identifiers)
-        && build.is_none_or(identifiers)
 }
 
 #[cfg(test)]

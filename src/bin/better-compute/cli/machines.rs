@@ -15,6 +15,7 @@ use nanoserde::SerJson;
 
 use super::ago::{ago, parse_span};
 use super::client::{self, Client, DIR, JSON};
+use super::files;
 use super::{sites, table};
 use crate::api::views::{CreateToken, CreatedToken, MachineView, Machines};
 use crate::bootparams::{BootParameters, LINE_MAX};
@@ -181,7 +182,7 @@ fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
     if cache.is_some_and(|url| Url::parse(url).is_err()) {
         return Err(Failure::refused("--cache is an http:// or https:// URL"));
     }
-    let key = sites::read_key(&site_key(args)?)?;
+    let key = files::read_key(&site_key(args)?, "better-compute sites new-key")?;
     let client = Client::new(args)?;
     let pin = key.pin().to_string();
     let registered = sites::keys(&client)?

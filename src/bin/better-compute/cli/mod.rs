@@ -5,12 +5,15 @@
 pub mod ago;
 mod client;
 mod commands;
+mod daemon;
 mod dev;
 mod events;
+mod files;
 mod machines;
 mod man;
 mod nodes;
 mod pki;
+mod release;
 mod rotate;
 mod sites;
 mod spec;
@@ -37,6 +40,8 @@ pub static BETTER_COMPUTE: Command = Command::group(
         commands::COMMAND,
         spec::COMMAND,
         events::COMMAND,
+        daemon::COMMAND,
+        release::COMMAND,
         completions::command(complete),
         man::COMMAND,
         version::COMMAND,

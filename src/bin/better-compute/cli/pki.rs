@@ -16,12 +16,12 @@ use crate::registry::now_ms;
 
 const DEFAULT_BUNDLE: &str = "better-compute-pki.json";
 const JSON: Flag = Flag::switch("json", "Print JSON");
-const PKI: Flag = Flag::value(
+pub(super) const PKI: Flag = Flag::value(
     "pki",
     "PATH",
     "The bundle to read (default better-compute-pki.json)",
 );
-const DIR: Flag = Flag::value(
+pub(super) const DIR: Flag = Flag::value(
     "dir",
     "DIR",
     "Instead: the bundle of the better-compute dev with this state directory; else\n\
@@ -127,7 +127,7 @@ fn init(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(args: &Args) -> Result<Bundle, Failure> {
+pub(super) fn read(args: &Args) -> Result<Bundle, Failure> {
     let dir = || match args.value("dir") {
         Some(dir) => Some(PathBuf::from(dir)),
         None => std::env::var_os("BETTER_COMPUTE_DIR")

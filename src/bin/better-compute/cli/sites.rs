@@ -8,18 +8,14 @@ use bcd::cli::{Failure, print};
 use bcd::crypto::key::NodeKey;
 use bcd::crypto::pin::Pin;
 use bcd::crypto::{base64, digest, pem};
-use bcd::sys::fs::{self, Dir};
 use nanoserde::SerJson;
-use zeroize::Zeroizing;
 
 use super::ago::ago;
 use super::client::{self, Client, DIR, JSON};
+use super::files;
 use super::table;
 use crate::api::views::{AddSiteKey, SiteKeyView, SiteKeys};
 use crate::registry::now_ms;
-
-/// Bytes of a key file.
-const FILE_MAX: usize = 16 * 1024;
 
 pub(super) const COMMAND: Command = Command::group(
     "sites",
@@ -58,51 +54,10 @@ pub(super) const COMMAND: Command = Command::group(
     ],
 );
 
-/// A private key's file.
-///
-/// # Errors
-/// It cannot be read, or holds no P-256 key.
-pub(super) fn read_key(path: &Path) -> Result<NodeKey, Failure> {
-    let text = Zeroizing::new(read(path)?);
-    std::str::from_utf8(&text)
-        .ok()
-        .and_then(|text| NodeKey::from_pem(text).ok())
-        .ok_or_else(|| {
-            Failure::refused(format!(
-                "{} holds no P-256 private key in PKCS#8 PEM: make one with better-compute sites new-key",
-                path.display()
-            ))
-        })
-}
-
-fn beside(path: &Path) -> Result<(Dir, String), Failure> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let dir = Dir::open(parent.unwrap_or(Path::new("."))).map_err(Failure::refused)?;
-    Ok((dir, name.into_owned()))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let (dir, name) = beside(path)?;
-    dir.open_beneath(&name)
-        .and_then(|file| fs::read_bounded(file, path, FILE_MAX))
-        .map_err(Failure::refused)
-}
-
 fn new_key(args: &Args) -> Result<ExitCode, Failure> {
     let path = Path::new(args.positional(0));
-    let (dir, name) = beside(path)?;
-    if dir.exists(&name).map_err(Failure::refused)? {
-        return Err(Failure::refused(format!(
-            "{} is there already, and a key is never overwritten",
-            path.display()
-        )));
-    }
     let key = NodeKey::generate().map_err(Failure::failed)?;
-    dir.write_atomic(&name, key.to_pem().as_bytes(), 0o600)
-        .map_err(Failure::failed)?;
+    files::write_new(path, key.to_pem().as_bytes(), 0o600)?;
     eprintln!("pin {}", key.pin());
     print(&pem::encode("PUBLIC KEY", &key.spki_der()))?;
     Ok(ExitCode::SUCCESS)
@@ -110,7 +65,7 @@ fn new_key(args: &Args) -> Result<ExitCode, Failure> {
 
 fn add_key(args: &Args) -> Result<ExitCode, Failure> {
     let path = Path::new(args.positional(1));
-    let text = read(path)?;
+    let text = files::read(path, files::KEY_MAX)?;
     let spki = std::str::from_utf8(&text)
         .ok()
         .and_then(|text| pem::decode(text, "PUBLIC KEY").ok())

@@ -1,0 +1,3 @@
+//! Releases: what a fleet's machines install, and who says so.
+
+pub mod manifest;
