@@ -50,7 +50,10 @@ pub fn holds(finding: &Finding) {
     let finding = &finding.0;
     assert!(finding.problems.len() <= 16 && finding.readings.len() <= 128);
     assert!((0..=4).contains(&finding.verdict.0));
-    let texts = finding.readings.iter().map(|reading| &reading.text);
+    let texts = finding
+        .readings
+        .iter()
+        .flat_map(|reading| [&reading.name, &reading.text]);
     for text in texts.chain(&finding.problems) {
         assert!(
             text.len() <= 256 && !text.chars().any(char::is_control),

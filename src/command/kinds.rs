@@ -105,7 +105,7 @@ pub static KINDS: [Kind; 7] = [
     },
 ];
 
-/// For whom a machine's lack of a program is no failure: it cannot do such commands.
+/// The reason of a command that this bcd does not know, or whose program this machine does not have.
 pub const UNSUPPORTED: &str = "CommandUnsupported";
 
 impl Kind {

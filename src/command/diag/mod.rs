@@ -89,13 +89,10 @@ impl Finding {
     }
 
     fn read(&mut self, name: &str, number: i64, text: String) {
+        let name = clean(name.as_bytes());
         let readings = &mut self.0.readings;
         if readings.len() < READINGS && !readings.iter().any(|known| known.name == name) {
-            readings.push(DiagReading {
-                name: name.to_owned(),
-                number,
-                text,
-            });
+            readings.push(DiagReading { name, number, text });
         }
     }
 }

@@ -285,20 +285,16 @@ fn device(tree: &Tree, link: &Link, finding: &mut Finding) {
             );
         }
     }
-    // The slot's other end has limits too, and is the directory above.
-    let width = |file: &str| {
-        let of = |base: &str| {
-            tree.number(&at(&[base, file].concat()))
-                .filter(|width| *width > 0)
-        };
-        of("device/").map(|width| width.min(of("device/../").unwrap_or(width)))
+    // Lanes; 0 and 255 are the kernel's words for not knowing.
+    let lanes = |base: &str, file: &str| {
+        let lanes = tree.number(&at(&[base, file].concat()));
+        lanes.filter(|lanes| (1..=32).contains(lanes))
     };
     finding.text("pcie_speed", &text("device/current_link_speed"));
-    if let (Some(now), Some(most)) = (
-        tree.number(&at("device/current_link_width")),
-        width("max_link_width"),
-    ) && now > 0
-    {
+    if let Some(now) = lanes("device/", "current_link_width") {
+        // The slot's other end has limits too, and is the directory above.
+        let ends = ["device/", "device/../"].map(|base| lanes(base, "max_link_width"));
+        let most = ends.into_iter().flatten().min().unwrap_or(now);
         finding.number("pcie_width", now);
         if now < most {
             let (now, most) = (shown(now), shown(most));
