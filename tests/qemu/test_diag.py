@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from lab import ROOT, wait_for
+from qemu.discovery import CONSOLES, FIRST, JOINED, SECOND, parameters
 from qemu.machine import Machine, silent_network, user_network
-from qemu.test_ramdisk_joins import CONSOLES, FIRST, SECOND, parameters
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -83,7 +83,7 @@ def details(dev, node):
 
 
 def connected(dev, guest, beside=()):
-    guest.wait_for(r'"event":"ramdisk\.joined","node":"node_')
+    guest.wait_for(JOINED)
     return wait_for("the machine", lambda: next(
         (n["id"] for n in dev.nodes() if n["state"] == "connected" and n["id"] not in beside), None), 60)
 
