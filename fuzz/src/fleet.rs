@@ -172,6 +172,7 @@ impl Fleet {
         let settings = Settings {
             trust_domain: self.public.trust_domain.clone(),
             heartbeat: Duration::from_secs(1),
+            expected: 0,
         };
         let gateway = Gateway::new(
             settings,

@@ -17,8 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::reactor::Readiness;
 use super::timer::sleep;
 
-/// Connections the kernel holds for a listener until they are accepted.
-const BACKLOG: i32 = 1024;
+/// Connections the kernel holds for a listener until they are accepted. One that finds no place is tried again
+/// by its client's kernel after a second or more.
+const BACKLOG: i32 = 4096;
 
 /// How long a listener waits when the process or the host has no descriptors left.
 const EXHAUSTED: Duration = Duration::from_millis(100);

@@ -218,7 +218,8 @@ impl State {
                 let (dial, _) = dial.failed(trouble, now, draw);
                 (Self::Moving(beats, dial), Action::Rest)
             }
-            (Self::Moving(_, dial), Event::Ended(_)) => {
+            (Self::Moving(beats, dial), Event::Ended(_)) => {
+                let dial = beats.left(dial, now, draw);
                 let wait = dial.deadline().unwrap_or(now).saturating_sub(now);
                 (Self::Down(dial), Action::Pause(wait))
             }
@@ -311,6 +312,22 @@ impl Beats {
             until: now.saturating_add(wait),
         };
         (dial, wait)
+    }
+
+    /// The way to the next session, now that this one is gone, which was being left. Where a try has failed
+    /// there is no other gateway: all nodes of this one are without a session, and come back as if it had
+    /// died. One that has not tried yet does so when it meant to.
+    fn left(self, dial: Dial, now: Duration, draw: u64) -> Dial {
+        match dial {
+            Dial::Waiting { failures: 0, until } => Dial::Waiting {
+                failures: LOST,
+                until,
+            },
+            Dial::Waiting { .. } => self.lost(Trouble::Passing, now, draw).0,
+            Dial::Trying { failures } => Dial::Trying {
+                failures: failures.max(LOST),
+            },
+        }
     }
 
     /// The way to the next session, since the gateway asks to move within `after`.
@@ -443,8 +460,10 @@ mod tests {
             (Moving(beats(55, 12, 1), waiting(0, secs(60))), Changed, 20, Moving(beats(55, 12, 1), waiting(0, secs(20))), Rest),
             (Moving(beats(55, 12, 1), trying(0)), NotWelcomed(Passing), 20, Moving(beats(55, 12, 1), waiting(1, secs(20) + half)), Rest),
             (Moving(beats(55, 12, 1), trying(0)), Welcomed { interval_ms: 0, spread_ms: 0 }, 20, Up(Beats { began: secs(20), ..beats(65, 20, 1) }), Adopt(1)),
-            (Moving(beats(55, 12, 1), trying(0)), Ended(Passing), 20, Down(trying(0)), Pause(secs(0))),
-            (Moving(beats(55, 12, 1), waiting(1, secs(23))), Ended(Passing), 20, Down(waiting(1, secs(23))), Pause(secs(3))),
+            (Moving(beats(55, 12, 1), trying(0)), Ended(Passing), 20, Down(trying(4)), Pause(secs(0))),
+            (Moving(beats(55, 12, 1), trying(5)), Ended(Passing), 20, Down(trying(5)), Pause(secs(0))),
+            (Moving(beats(55, 12, 1), waiting(0, secs(23))), Ended(Passing), 20, Down(waiting(4, secs(23))), Pause(secs(3))),
+            (Moving(beats(55, 12, 1), waiting(1, secs(21))), Ended(Passing), 20, Down(waiting(4, secs(20) + half)), Pause(half)),
             (Moving(beats(200, 12, 1), trying(0)), Due, 102, Down(trying(0)), DropSilent),
             (Moving(beats(55, 12, 1), trying(0)), Stop, 20, Over, Finish),
             (Over, Heard, 20, Over, Finish),

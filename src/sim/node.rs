@@ -499,7 +499,9 @@ impl Duties for Work {
             }
             Stands::Down { .. } if node.connected.get() => node.lost_session(),
             Stands::Down { .. } | Stands::NotMoved(_) => counts.failed_tries.add(1),
-            Stands::Trying | Stands::Moving => {}
+            // A session that was being left has ended meanwhile.
+            Stands::Trying => node.lost_session(),
+            Stands::Moving => {}
         }
     }
 

@@ -44,6 +44,9 @@ use crate::store::{Store, StoreError};
 /// The records.
 const STATE: &str = "state.db";
 
+/// Nodes that were heard of within a day may come back as it starts.
+const EXPECTED_FOR_MS: i64 = 86_400_000;
+
 /// Bytes of its pages.
 const PAGE: u64 = 4096;
 
@@ -215,6 +218,10 @@ async fn serve(
     let settings = Settings {
         trust_domain: public.trust_domain.clone(),
         heartbeat: options.heartbeat,
+        expected: registry
+            .with(|records| records.store.nodes_since(now_ms() - EXPECTED_FOR_MS))
+            .await
+            .map_err(DevError::Registry)?,
     };
     let signer = Rc::new(relay.clone());
     let gateway = Gateway::new(

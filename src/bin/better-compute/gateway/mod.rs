@@ -19,6 +19,7 @@ pub mod tls;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bcd::proto::join_service;
@@ -47,6 +48,8 @@ pub struct Settings {
     pub trust_domain: String,
     /// `Welcome.heartbeat_interval_ms`.
     pub heartbeat: Duration,
+    /// Nodes that may come back as it starts.
+    pub expected: usize,
 }
 
 /// A gateway and its live sessions; shared by its loops.
@@ -57,6 +60,8 @@ pub struct Gateway {
     /// Rings when a session changes what the records say.
     pub news: News,
     live: Live,
+    /// The most sessions there were at once, or are to be expected.
+    most: AtomicUsize,
     rate: Rate,
 }
 
@@ -67,6 +72,7 @@ impl Gateway {
         relay: Arc<dyn Relay>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            most: AtomicUsize::new(settings.expected),
             settings,
             sessions,
             relay,
@@ -74,6 +80,13 @@ impl Gateway {
             live: Live::default(),
             rate: Rate::default(),
         })
+    }
+
+    /// How many nodes may come back together once this gateway is gone: not those alone that have come back
+    /// since it was gone before.
+    fn fleet(&self) -> usize {
+        let now = self.live.count();
+        self.most.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
     /// Ends the session of a node that was deleted.

@@ -200,6 +200,15 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
+    /// How many nodes were heard of since `since_ms` and are not deleted.
+    pub fn nodes_since(&self, since_ms: i64) -> Result<usize, StoreError> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT count(*) FROM nodes WHERE deleted_at_ms IS NULL AND last_seen_ms >= ?1",
+        )?;
+        let count: i64 = statement.query_row([since_ms], |row| row.get(0))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
     /// The nodes that changed after this change, deleted ones too, in the order they changed.
     pub fn changed_nodes(&self, after: i64) -> Result<Vec<Node>, StoreError> {
         let sql = format!("{COLUMNS} WHERE change > ?1 ORDER BY change");
@@ -428,6 +437,8 @@ pub mod tests {
         store.session_seen("node_a", "sess_1", 110).unwrap();
         assert_eq!(node(&store).state, State::Connected);
         assert_eq!(node(&store).last_seen_ms, Some(110));
+        assert_eq!(store.nodes_since(110).unwrap(), 1);
+        assert_eq!(store.nodes_since(111).unwrap(), 0);
 
         // An older session ends after a newer one took its place: nothing changes.
         store.session_opened(&facts("sess_2", &[])).unwrap();

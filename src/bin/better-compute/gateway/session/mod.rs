@@ -166,7 +166,7 @@ async fn hold(
         heartbeat_interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
         session_id: session.place.session_id.clone(),
         signed_time: gateway.relay.signed_time().await,
-        reconnect_spread_ms: reconnect_spread_ms(gateway.live.count()),
+        reconnect_spread_ms: reconnect_spread_ms(gateway.fleet()),
     };
     session.send(GatewayFrameKind::Welcome(welcome)).await?;
     if hello.trust_bundle_version < gateway.relay.trust().version {
