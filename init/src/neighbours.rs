@@ -10,6 +10,8 @@ use crate::nics::Nic;
 
 /// A link may need a minute, and a switch half of one more.
 const PATIENCE: Duration = Duration::from_secs(100);
+/// Frames that are read of one NIC at a time.
+const FRAMES: u32 = 16;
 /// NICs that are listened on at once.
 const MAX_NICS: usize = 32;
 
@@ -55,7 +57,11 @@ impl Neighbours {
         let heard = self.heard.len();
         let mut buffer = [0; 2048];
         self.listening.retain(|one| {
-            while let Ok(Some(frame)) = one.socket.next(&mut buffer) {
+            // Whoever floods the link holds up nothing else.
+            for _ in 0..FRAMES {
+                let Ok(Some(frame)) = one.socket.next(&mut buffer) else {
+                    break;
+                };
                 if let Some(found) = lldp::neighbour(frame) {
                     self.heard.push((one.name.clone(), found));
                     return false;
