@@ -44,7 +44,7 @@ pub use node::QUIET;
 /// Joins under way at once, of all loops.
 const JOINING: usize = 32;
 
-/// Files besides the nodes' connections, and as many again as connections that linger.
+/// Files besides the nodes' connections.
 const FILES: u64 = 100;
 
 /// How long the fleet may take to come to rest.
@@ -354,16 +354,18 @@ async fn storms(fleet: Rc<Fleet>, nodes: Rc<RefCell<Vec<Rc<Node>>>>) {
     }
 }
 
-/// A connection a node, and another one that lingers or is being left.
+/// A connection a node; and, as far as the limit goes, as many again that linger or are being left.
 fn raise_files(nodes: u64) -> io::Result<()> {
-    let needed = nodes.saturating_mul(2).saturating_add(FILES);
+    let needed = nodes.saturating_add(FILES);
     let files = getrlimit(Resource::Nofile);
-    if files.current.is_none_or(|current| current >= needed) {
+    let maximum = files.maximum.map(|maximum| maximum.max(needed));
+    let best = needed.saturating_add(nodes);
+    let current = maximum.map_or(best, |maximum| maximum.min(best));
+    if files.current.is_none_or(|there| there >= current) {
         return Ok(());
     }
-    let maximum = files.maximum.map(|maximum| maximum.max(needed));
     let wanted = Rlimit {
-        current: maximum,
+        current: Some(current),
         maximum,
     };
     // Only root may raise the maximum.

@@ -64,6 +64,11 @@ impl Handshakes {
         })
     }
 
+    /// Whether nobody gets a turn before one ends.
+    pub fn is_full(&self) -> bool {
+        self.locked().total >= self.total_max
+    }
+
     fn locked(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,5 +123,8 @@ mod tests {
             .filter_map(|host| handshakes.begin(IpAddr::V4((host << 8).into())))
             .collect();
         assert_eq!(turns.len(), TOTAL_MAX);
+        assert!(handshakes.is_full());
+        drop(turns);
+        assert!(!handshakes.is_full());
     }
 }

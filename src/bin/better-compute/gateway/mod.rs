@@ -40,6 +40,8 @@ use crate::registry::Sessions;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 50_000;
+/// Between two looks whether a handshake has ended, while there are as many as there may be.
+const FULL: Duration = Duration::from_millis(2);
 /// How long sessions may take to move after a drain.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -186,6 +188,11 @@ impl Gateway {
 async fn accept(listener: &TcpListener, loops: &mut Loops) {
     let handshakes = Arc::new(Handshakes::default());
     loop {
+        // Whoever is turned away comes back after many seconds, and whoever waits in the kernel's queue after a
+        // few: a fleet that returns is served as fast as it can be.
+        while handshakes.is_full() {
+            rt::sleep(FULL).await;
+        }
         let (socket, address) = match listener.accept_socket().await {
             Ok(accepted) => accepted,
             Err(error) => {
