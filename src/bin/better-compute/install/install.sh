@@ -1,3 +1,6 @@
+# shellcheck shell=sh disable=SC2154
+# What the script is told is assigned in settings(), which is written before this; tests/install checks the whole.
+
 say() {
   printf 'bcd install: %s\n' "$*"
 }

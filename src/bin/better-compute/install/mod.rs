@@ -14,7 +14,7 @@ use bcd::crypto::{jwk, spki};
 use self::values::Invalid;
 use crate::pki::{Pins, Public};
 
-/// What the script does, in POSIX sh; what it is told stands in front.
+/// What the script does, in POSIX sh, after a paragraph for those who read it alone; what it is told stands in front.
 const BODY: &str = include_str!("install.sh");
 /// Ends every text in the script. No value can hold it: none may have an underscore after a newline.
 const END: &str = "BCD_END";
@@ -78,7 +78,7 @@ pub fn script(options: &Options, public: &Public) -> Result<String, Invalid> {
     text(&mut out, "unit", units::BCD_SERVICE);
     text(&mut out, "plugins_dropin", units::PLUGINS);
     text(&mut out, "privileged_dropin", units::PRIVILEGED_PLUGINS);
-    out.push_str(BODY);
+    out.push_str(BODY.split_once("\n\n").map_or(BODY, |(_, body)| body));
     out.push_str("\nmain \"$@\"\n");
     Ok(out)
 }
