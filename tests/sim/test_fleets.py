@@ -115,6 +115,7 @@ def test_a_signal_ends_a_fleet_with_its_report(fleet):
     fleet.make_tokens(20)
     process = fleet.start("--event-every", "300ms", "--faults", "cuts=2s")
     wait_for("the fleet to be connected", lambda: connected(fleet) > 10)
+    time.sleep(2)  # for events to tell
     assert process.terminate(seconds=120) == 0, process.output()
     report = report_of(process)
     assert report["good"] and report["joined"] == 20 and report["events"] > 0
