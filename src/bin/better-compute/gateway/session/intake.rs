@@ -27,8 +27,10 @@ pub struct Intake {
     acknowledged: Option<u64>,
     waiting: Vec<Incoming>,
     bytes: usize,
-    /// Whether a command's report is among those taken since this was last asked.
+    /// Whether a command's report is among those that wait.
     reports: bool,
+    /// Whether one is among those that were given to be stored since this was last asked.
+    reported: bool,
 }
 
 impl Intake {
@@ -41,6 +43,7 @@ impl Intake {
             waiting: Vec::new(),
             bytes: 0,
             reports: false,
+            reported: false,
         }
     }
 
@@ -128,12 +131,14 @@ impl Intake {
             return None;
         }
         self.bytes = 0;
+        self.reported |= std::mem::take(&mut self.reports);
         Some(std::mem::take(&mut self.waiting))
     }
 
-    /// Whether reports on commands came since this was last asked.
+    /// Whether reports on commands were stored since this was last asked: for when a batch is. One that
+    /// came meanwhile waits for its own.
     pub fn reports(&mut self) -> bool {
-        std::mem::take(&mut self.reports)
+        std::mem::take(&mut self.reported)
     }
 
     /// The journal is stored up to here.
@@ -185,6 +190,25 @@ mod tests {
         }
         let batch = intake.next_batch().unwrap_or_default();
         Ok(batch.iter().map(|incoming| incoming.sequence).collect())
+    }
+
+    #[test]
+    fn a_report_that_comes_while_others_are_stored_is_looked_after_once_it_is_stored_itself() {
+        let report = |sequence| Event {
+            body: Some(EventBody::CommandUpdate(Default::default())),
+            ..event(sequence)
+        };
+        let mut intake = Intake::new(true, 0);
+        intake.take(report(1).encode_to_vec()).unwrap();
+        assert!(intake.next_batch().is_some());
+        // The first is being stored.
+        intake.take(report(2).encode_to_vec()).unwrap();
+        intake.stored(1);
+        assert!(intake.reports());
+        assert!(intake.next_batch().is_some());
+        intake.stored(2);
+        assert!(intake.reports(), "the second would never be looked after");
+        assert!(!intake.reports());
     }
 
     #[test]
