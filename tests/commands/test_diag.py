@@ -58,7 +58,8 @@ def test_memory_is_tested_within_its_bounds_by_a_child_that_yields_to_everybody(
     child, = lab.until("the child", lambda: children(lab.process.pid))
     lab.until("the child to be expendable", lambda: pathlib.Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n")
     assert os.getpriority(os.PRIO_PROCESS, child) == 19
-    lab.until("progress", lambda: [p for p in lab.session().of_kind("command_progress") if p.id == id])
+    lab.until("progress", lambda: [p for p in lab.session().of_kind("command_progress") if p.id == id],
+              seconds=100)  # it yields to everybody
     resident = int(pathlib.Path(f"/proc/{child}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     assert resident < 40 << 20
     # The session goes on meanwhile: other commands are done.
