@@ -13,8 +13,8 @@ use crate::config::{self, Config};
 use crate::converge::{Configured, Converge};
 use crate::facts::report::{Duty, Reporter};
 use crate::identity::store::{Joined, State, Store, StoreError};
-use crate::journal::{Class, Entry, Journal, Limits, Recovered};
-use crate::proto::{Event, EventBody, Message};
+use crate::journal::{Entry, Journal, Limits, Recovered};
+use crate::proto::EventBody;
 use crate::rt::{self, UnixListener};
 use crate::session::{self, Frames};
 use crate::status::{Board, Source, server, textfile};
@@ -166,14 +166,7 @@ fn clocks(member: &Member) -> Clocks {
 /// Renews the certificate in time, and says so to the control plane.
 async fn renewals(member: Member, journal: Journal) {
     let renewed = async |renewed| {
-        let event = Event {
-            body: Some(EventBody::IdentityRenewed(renewed)),
-            ..Event::default()
-        };
-        let entry = Entry::Event {
-            class: Class::Status,
-            body: event.encode_to_vec(),
-        };
+        let entry = Entry::status(EventBody::IdentityRenewed(renewed));
         if let Err(error) = journal.commit(vec![entry]).await {
             let fields = [("error", Value::Chain(&error))];
             log::event(Level::Warn, "identity.renewal_not_told", &fields);

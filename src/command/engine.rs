@@ -102,6 +102,7 @@ impl Engine {
             outputs: outputs.clone(),
             frames: parts.frames.clone(),
             seen: Rc::new(RefCell::new(ledger.seen())),
+            sending: Rc::default(),
         };
         let engine = Self {
             parts,

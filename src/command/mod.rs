@@ -76,6 +76,8 @@ pub struct Commands {
     outputs: Arc<Outputs>,
     frames: Sender<NodeFrame>,
     seen: Rc<RefCell<Seen>>,
+    /// A piece of output on its way.
+    sending: Rc<RefCell<Option<rt::JoinHandle<()>>>>,
 }
 
 impl Commands {
@@ -102,9 +104,21 @@ impl Commands {
         }
     }
 
+    /// As [`output`](Self::output), without waiting for its end, but for that of the one before it: a slow gateway
+    /// makes outputs wait, and a cancellation must not wait with them.
+    pub async fn begin_output(&self, request: OutputRequest) {
+        let before = self.sending.take();
+        if let Some(before) = before {
+            before.await;
+        }
+        let commands = self.clone();
+        let sending = rt::spawn(async move { commands.output(request).await });
+        self.sending.replace(Some(sending));
+    }
+
     /// Sends what is asked for of a command's output, or deletes it. The disk is read on a thread, and
     /// a slow gateway makes it wait.
-    pub async fn output(&self, request: OutputRequest) {
+    async fn output(&self, request: OutputRequest) {
         let id = Id::parse(&request.command_id);
         let outputs = self.outputs.clone();
         let frames = self.frames.clone();

@@ -17,9 +17,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::journal::{Class, Entry, Journal, JournalError, Keyed, Kind};
+use crate::journal::{Entry, Journal, JournalError, Keyed, Kind};
 use crate::proto::{
-    Envelope, Event, EventBody, Message, NodeSpec, SectionState, SectionStatus, SpecSection,
+    Envelope, EventBody, Message, NodeSpec, SectionState, SectionStatus, SpecSection,
 };
 use crate::rt::{self, Either, channel};
 use crate::session::Signed;
@@ -380,14 +380,7 @@ fn mark(name: &str) -> String {
 fn entries(statuses: &[SectionStatus]) -> Vec<Entry> {
     let mut entries = Vec::with_capacity(statuses.len() * 2);
     for status in statuses {
-        let event = Event {
-            body: Some(EventBody::SectionStatus(status.clone())),
-            ..Event::default()
-        };
-        entries.push(Entry::Event {
-            class: Class::Status,
-            body: event.encode_to_vec(),
-        });
+        entries.push(Entry::status(EventBody::SectionStatus(status.clone())));
         entries.push(Entry::Put {
             kind: Kind::Mark,
             key: mark(&status.section),

@@ -35,7 +35,10 @@ fn level(name: &str) -> Vec<u8> {
 async fn told(journal: &Journal, after: u64) -> (Vec<(u64, String, SectionState)>, u64) {
     let events = journal.read(after, 1 << 20).await.unwrap();
     let last = events.last().map_or(after, |event| event.sequence);
-    let status = |event: &crate::journal::Stored| match Event::decode(&event.body).unwrap().body {
+    let status = |event: &crate::journal::Stored| match crate::proto::Event::decode(&event.body)
+        .unwrap()
+        .body
+    {
         Some(EventBody::SectionStatus(status)) => (status.generation, status.section, status.state),
         other => panic!("{other:?}"),
     };

@@ -343,19 +343,9 @@ pub fn boot_mac(interfaces: &[NetworkInterface], named: Option<Mac>) -> String {
 mod tests {
     use super::super::tree::tests::Fixture;
     use super::*;
+    use crate::sys::netlink::tests::attribute;
 
     const ARPHRD_ETHER: u16 = 1;
-
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(4 + value.len())
-            .unwrap()
-            .to_ne_bytes()
-            .to_vec();
-        bytes.extend_from_slice(&kind.to_ne_bytes());
-        bytes.extend_from_slice(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
 
     fn link_message(index: u32, hardware: u16, flags: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = vec![0, 0];

@@ -42,6 +42,8 @@ mod thread;
 mod view;
 mod writer;
 
+use crate::proto::{Event, EventBody, Message};
+
 pub use error::{JournalError, OpenError};
 pub use format::{MAX_BODY, MAX_KEY, MAX_VALUE, NAME};
 pub use thread::Journal;
@@ -92,6 +94,20 @@ pub enum Entry {
     },
     /// A key that is not there is no error.
     Delete { kind: Kind, key: String },
+}
+
+impl Entry {
+    /// An event that says how something is.
+    pub fn status(body: EventBody) -> Self {
+        let event = Event {
+            body: Some(body),
+            ..Event::default()
+        };
+        Self::Event {
+            class: Class::Status,
+            body: event.encode_to_vec(),
+        }
+    }
 }
 
 /// A commit that is on the disk.

@@ -3,7 +3,7 @@
 //! Key, join, certificate checks, session machine, outbox, renewal, converge and the commands' ledger are
 //! those of `bcd join` and `bcd node`. What is not real: the disk ([`Kept`] and a journal in memory), the
 //! hardware, and what a command does.
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -26,9 +26,9 @@ use crate::crypto::digest::hex;
 use crate::crypto::key::NodeKey;
 use crate::facts::report::Reporter;
 use crate::identity::trust::Trust;
-use crate::journal::{Class, Entry, Journal, Limits};
+use crate::journal::{Entry, Journal, Limits};
 use crate::proto::{
-    Command, Event, EventBody, Facts, Firmware, IdentityRenewed, Message, OutputRequest, Role,
+    Command, EventBody, Facts, Firmware, IdentityRenewed, Message, OutputRequest, Role,
     SectionState, SectionStatus,
 };
 use crate::rt::{self, News};
@@ -306,7 +306,6 @@ impl Node {
             node: self.clone(),
             converge,
             commands,
-            sending: RefCell::default(),
         });
         let stop = self.stop.clone();
         let stop = async move { stop.since(0).await };
@@ -329,14 +328,7 @@ impl Node {
                 message: format!("event {said}"),
                 ..SectionStatus::default()
             };
-            let event = Event {
-                body: Some(EventBody::SectionStatus(status)),
-                ..Event::default()
-            };
-            let entry = Entry::Event {
-                class: Class::Status,
-                body: event.encode_to_vec(),
-            };
+            let entry = Entry::status(EventBody::SectionStatus(status));
             // A full journal takes none: the node tries again at its next turn.
             if self.journal.commit(vec![entry]).await.is_ok() {
                 self.said.set(said);
@@ -431,14 +423,7 @@ impl Node {
 }
 
 async fn told_renewal(journal: Journal, renewed: IdentityRenewed) {
-    let event = Event {
-        body: Some(EventBody::IdentityRenewed(renewed)),
-        ..Event::default()
-    };
-    let entry = Entry::Event {
-        class: Class::Status,
-        body: event.encode_to_vec(),
-    };
+    let entry = Entry::status(EventBody::IdentityRenewed(renewed));
     // A full journal has no room for it: the next renewal tells.
     let _ = journal.commit(vec![entry]).await;
 }
@@ -457,8 +442,6 @@ struct Work {
     node: Rc<Node>,
     converge: Converge,
     commands: Commands,
-    /// A piece of output on its way.
-    sending: RefCell<Option<rt::JoinHandle<()>>>,
 }
 
 impl Duties for Work {
@@ -524,13 +507,7 @@ impl Duties for Work {
     }
 
     async fn output(&self, request: OutputRequest) {
-        let before = self.sending.take();
-        if let Some(before) = before {
-            before.await;
-        }
-        let commands = self.commands.clone();
-        let sending = rt::spawn(async move { commands.output(request).await });
-        self.sending.replace(Some(sending));
+        self.commands.begin_output(request).await;
     }
 }
 

@@ -365,8 +365,20 @@ pub fn is_pci_address(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// As the kernel writes an attribute.
+    pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len())
+            .unwrap()
+            .to_ne_bytes()
+            .to_vec();
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
 
     const LOOPBACK: u32 = 1;
 

@@ -1,11 +1,8 @@
 //! The node's duties, put together: which part takes which order.
-use std::cell::RefCell;
-
 use crate::command::{Commands, capabilities};
 use crate::converge::Converge;
 use crate::facts;
 use crate::proto::{Command, OutputRequest};
-use crate::rt;
 use crate::session::{About, Duties, Signed, Stands, Terms};
 use crate::status::Board;
 use crate::sys::log;
@@ -16,8 +13,6 @@ pub(super) struct Work {
     commands: Commands,
     facts: facts::report::Duty,
     board: Board,
-    /// A piece of output on its way.
-    sending: RefCell<Option<rt::JoinHandle<()>>>,
 }
 
 impl Work {
@@ -32,7 +27,6 @@ impl Work {
             commands,
             facts,
             board,
-            sending: RefCell::default(),
         }
     }
 }
@@ -74,14 +68,7 @@ impl Duties for Work {
     }
 
     async fn output(&self, request: OutputRequest) {
-        // It may wait for a slow gateway, and a cancellation must not wait with it; a second one does.
-        let before = self.sending.take();
-        if let Some(before) = before {
-            before.await;
-        }
-        let commands = self.commands.clone();
-        let sending = rt::spawn(async move { commands.output(request).await });
-        self.sending.replace(Some(sending));
+        self.commands.begin_output(request).await;
     }
 }
 

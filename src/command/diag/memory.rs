@@ -15,8 +15,14 @@ use crate::command::machine::Failure;
 use crate::command::work::Context;
 use crate::facts::tree::Tree;
 use crate::proto::{DiagMemoryParams, DiagVerdict};
-use crate::sys::memory::{Region, flush, physical};
+use crate::sys::memory::{Region, physical};
 use crate::sys::process::RunError;
+
+use self::edac::{controllers, counted, kernel};
+use self::patterns::{Met, PATTERNS, check, fill};
+
+mod edac;
+mod patterns;
 
 /// docs/protocol.md 6.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -34,9 +40,6 @@ const SLACK: Duration = Duration::from_secs(30);
 const STEP: usize = (1 << 20) / 8;
 /// Bad words that are described.
 const DESCRIBED: usize = 8;
-/// A memory controller and its modules; more of them are left out.
-const CONTROLLERS: usize = 64;
-const MODULES: usize = 256;
 
 /// A test with its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,209 +197,6 @@ pub fn allowed(tree: &Tree, groups: &[u8]) -> Option<u64> {
         }
     }
     least
-}
-
-/// A memory controller or module, and its errors since the machine started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    name: String,
-    label: String,
-    corrected: u64,
-    uncorrected: u64,
-}
-
-/// All of them, in /sys/devices/system/edac (Documentation/admin-guide/RAS).
-fn controllers(tree: &Tree) -> Vec<Counts> {
-    const ROOT: &str = "sys/devices/system/edac/mc";
-    let names = |path: &str, prefixes: &[&str], max: usize| {
-        let mut names = tree.names(path, 4096).unwrap_or_default();
-        names.retain(|name| {
-            let number = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
-            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
-        });
-        names.truncate(max);
-        names
-    };
-    let mut all = Vec::new();
-    for controller in names(ROOT, &["mc"], CONTROLLERS) {
-        let base = [ROOT, "/", &controller].concat();
-        let count = |path: &str| tree.number(path).unwrap_or(0);
-        all.push(Counts {
-            label: tree.text(&[&base, "/mc_name"].concat()),
-            corrected: count(&[&base, "/ce_count"].concat()),
-            uncorrected: count(&[&base, "/ue_count"].concat()),
-            name: controller.clone(),
-        });
-        for module in names(&base, &["dimm", "rank"], MODULES) {
-            let base = [&base, "/", &module].concat();
-            all.push(Counts {
-                label: tree.text(&[&base, "/dimm_label"].concat()),
-                corrected: count(&[&base, "/dimm_ce_count"].concat()),
-                uncorrected: count(&[&base, "/dimm_ue_count"].concat()),
-                name: [&controller, "/", &module].concat(),
-            });
-        }
-    }
-    all
-}
-
-/// Findings of controllers, all, and of modules, those with errors: there are hundreds of them.
-fn counted(before: &[Counts], now: Vec<Counts>) -> Vec<Finding> {
-    let is_told =
-        |counts: &Counts| !counts.name.contains('/') || counts.corrected + counts.uncorrected > 0;
-    let told = now.into_iter().filter(is_told);
-    told.map(|counts| {
-        let mut finding = Finding::new(&counts.name);
-        finding.asked();
-        finding.text("label", &counts.label);
-        finding.number("corrected_errors", counts.corrected);
-        finding.number("uncorrected_errors", counts.uncorrected);
-        let earlier = before.iter().find(|earlier| earlier.name == counts.name);
-        let grown = |now: u64, of: fn(&Counts) -> u64| now.saturating_sub(earlier.map_or(0, of));
-        for (verdict, count, grown, what) in [
-            (
-                DiagVerdict::FAIL,
-                counts.uncorrected,
-                grown(counts.uncorrected, |counts| counts.uncorrected),
-                " errors could not be corrected",
-            ),
-            (
-                DiagVerdict::WARN,
-                counts.corrected,
-                grown(counts.corrected, |counts| counts.corrected),
-                " errors were corrected",
-            ),
-        ] {
-            if count > 0 {
-                let (count, grown) = (shown(count), shown(grown));
-                let parts = [
-                    &count,
-                    what,
-                    " since the machine started, ",
-                    &grown,
-                    " during the test",
-                ];
-                finding.say(verdict, &parts);
-            }
-        }
-        finding
-    })
-    .collect()
-}
-
-/// What the kernel has taken out of use.
-fn kernel(tree: &Tree) -> Finding {
-    let mut finding = Finding::new("kernel");
-    let meminfo = tree.bytes("proc/meminfo", 8192).unwrap_or_default();
-    // A kernel without memory-failure handling has no such line.
-    if let Some(bytes) = kilobytes(&meminfo, "HardwareCorrupted:") {
-        finding.asked();
-        finding.number("hardware_corrupted_bytes", bytes);
-        if bytes > 0 {
-            let kib = shown(bytes >> 10);
-            let parts = [
-                "the kernel has taken ",
-                &kib,
-                " KiB out of use since the machine started",
-            ];
-            finding.say(DiagVerdict::FAIL, &parts);
-        }
-    }
-    if !tree.exists("sys/devices/system/edac/mc/mc0") {
-        finding.text("edac", "no memory controller is watched");
-        if finding.0.verdict == DiagVerdict::UNSPECIFIED {
-            let parts = ["neither the kernel nor EDAC counts this machine's memory errors"];
-            finding.say(DiagVerdict::UNKNOWN, &parts);
-        }
-    }
-    finding
-}
-
-/// What is written to a word: of the word's address and number, and of the pass.
-type Pattern = (&'static str, fn(u64, u64, u64) -> u64);
-
-const PATTERNS: [Pattern; 6] = [
-    ("address", |address, _, _| address),
-    ("inverted address", |address, _, _| !address),
-    ("walking one", |_, number, pass| {
-        1 << (number.wrapping_add(pass) & 63)
-    }),
-    ("walking zero", |_, number, pass| {
-        !(1 << (number.wrapping_add(pass) & 63))
-    }),
-    ("random", |_, number, pass| mixed(number ^ pass << 56)),
-    ("inverted random", |_, number, pass| {
-        !mixed(number ^ pass << 56)
-    }),
-];
-
-/// splitmix64's output function: numbers that look like chance and need no memory.
-fn mixed(number: u64) -> u64 {
-    let z = number
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
-/// Writes a pattern to words, of which the first has this number and address.
-fn fill(words: &mut [u64], first: u64, address: u64, pattern: Pattern, pass: u64) {
-    for (word, n) in words.iter_mut().zip(0..) {
-        *word = (pattern.1)(address.wrapping_add(n * 8), first.wrapping_add(n), pass);
-    }
-    flush(words);
-}
-
-/// A word that did not hold what was written to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bad {
-    address: u64,
-    wrote: u64,
-    read: u64,
-    /// When it was read once more.
-    again: u64,
-    pattern: &'static str,
-}
-
-/// What the test met.
-#[derive(Debug, Default)]
-struct Met {
-    bad: u64,
-    /// Bits that were wrong in any word.
-    bits: u64,
-    first: Vec<Bad>,
-}
-
-/// Reads a pattern back.
-fn check(words: &mut [u64], first: u64, address: u64, pattern: Pattern, pass: u64, met: &mut Met) {
-    // What is read next has to come from the memory.
-    flush(words);
-    let mut wrong = Vec::new();
-    for (word, n) in words.iter().zip(0..) {
-        let wrote = (pattern.1)(address.wrapping_add(n * 8), first.wrapping_add(n), pass);
-        if *word != wrote {
-            met.bad += 1;
-            met.bits |= *word ^ wrote;
-            if met.first.len() + wrong.len() < DESCRIBED {
-                wrong.push((n, wrote, *word));
-            }
-        }
-    }
-    if wrong.is_empty() {
-        return;
-    }
-    flush(words);
-    for (n, wrote, read) in wrong {
-        let again = usize::try_from(n).ok().and_then(|n| words.get(n));
-        met.first.push(Bad {
-            address: address.wrapping_add(n * 8),
-            wrote,
-            read,
-            again: again.copied().unwrap_or(read),
-            pattern: pattern.0,
-        });
-    }
 }
 
 /// In the child: tests, and tells the parent.

@@ -368,6 +368,7 @@ mod tests {
     use super::*;
     use crate::facts::tree::tests::Fixture;
     use crate::proto::Message as _;
+    use crate::sys::netlink::tests::attribute;
 
     fn link() -> Counted {
         Counted {
@@ -381,17 +382,6 @@ mod tests {
             carrier_changes: 2,
             ..Counted::default()
         }
-    }
-
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(4 + value.len())
-            .unwrap()
-            .to_ne_bytes()
-            .to_vec();
-        bytes.extend_from_slice(&kind.to_ne_bytes());
-        bytes.extend_from_slice(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, print};
-use bcd::update::manifest::THRESHOLD_MAX;
 
 use super::files;
 use super::pki;
@@ -171,13 +170,7 @@ fn release_of(args: &Args) -> Result<Option<Release>, Invalid> {
     let Some(pins) = pins else {
         return Ok(None);
     };
-    let pins = release::distinct(values::pins("release-pins", &pins)?);
-    let threshold = args.value("release-threshold").unwrap_or("1");
-    let threshold = values::number("release-threshold", threshold, 1, THRESHOLD_MAX as u64)?;
-    if threshold > pins.len() as u64 {
-        let what = "is more than there are different --release-pins";
-        return Err(Invalid::new("release-threshold", what));
-    }
+    let (pins, threshold) = release::keys(&pins, args.value("release-threshold"))?;
     let sequence = args.value("release-sequence");
     let sequence = sequence.map(|it| values::number("release-sequence", it, 0, i64::MAX as u64));
     Ok(Some(Release {
@@ -219,8 +212,8 @@ fn manifest_digests(
     let Some(release) = release else {
         return Err(Invalid::new("release-manifest", "needs --release-pins").into());
     };
-    let threshold = usize::try_from(release.threshold).unwrap_or(usize::MAX);
-    let manifest = release::verified(path, &release.pins, threshold).map_err(Refused::Release)?;
+    let manifest =
+        release::verified(path, &release.pins, release.threshold).map_err(Refused::Release)?;
     if manifest.product != "bcd" || manifest.version != version {
         return Err(Refused::Release(Failure::refused(format!(
             "RELEASE_MISMATCH: {} is of {} {}, not of bcd {version}",

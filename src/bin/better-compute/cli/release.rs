@@ -18,7 +18,7 @@ use nanoserde::SerJson;
 
 use super::files;
 use super::table;
-use crate::install::values;
+use crate::install::values::{self, Invalid};
 use crate::registry::now_ms;
 
 const DAY_MS: u64 = 86_400_000;
@@ -209,15 +209,28 @@ fn measured(dir: &Dir, name: &str) -> Result<(u64, String), Failure> {
     }
 }
 
-/// Pins without those that stand in the list twice.
-pub(super) fn distinct(pins: Vec<Pin>) -> Vec<Pin> {
-    let mut distinct = Vec::with_capacity(pins.len());
-    for pin in pins {
+/// The release keys that flags name, each once, and how many of them have to sign.
+///
+/// # Errors
+/// One of the two is malformed, or more have to sign than there are.
+pub(super) fn keys(pins: &str, threshold: Option<&str>) -> Result<(Vec<Pin>, usize), Invalid> {
+    let mut distinct = Vec::new();
+    for pin in values::pins("release-pins", pins)? {
         if !distinct.contains(&pin) {
             distinct.push(pin);
         }
     }
-    distinct
+    let threshold = match threshold {
+        None => 1,
+        Some(text) => values::number("release-threshold", text, 1, THRESHOLD_MAX as u64)?,
+    };
+    match usize::try_from(threshold) {
+        Ok(threshold) if threshold <= distinct.len() => Ok((distinct, threshold)),
+        _ => Err(Invalid::new(
+            "release-threshold",
+            "is more than there are different --release-pins",
+        )),
+    }
 }
 
 /// A manifest that enough of `pins` have signed and that has not expired.
@@ -229,12 +242,9 @@ pub(super) fn verified(path: &Path, pins: &[Pin], threshold: usize) -> Result<Ma
 
 fn verify(args: &Args) -> Result<ExitCode, Failure> {
     let path = Path::new(needed(args, "manifest")?);
-    let pins = values::pins("release-pins", needed(args, "release-pins")?);
-    let pins = distinct(pins.map_err(Failure::refused)?);
-    let threshold = args.value("release-threshold").unwrap_or("1");
-    let threshold = values::number("release-threshold", threshold, 1, THRESHOLD_MAX as u64)
-        .map_err(Failure::refused)?;
-    let threshold = usize::try_from(threshold).unwrap_or(usize::MAX);
+    let pins = needed(args, "release-pins")?;
+    let (pins, threshold) =
+        keys(pins, args.value("release-threshold")).map_err(Failure::refused)?;
     let manifest = verified(path, &pins, threshold)?;
     if let Some(dir) = Some(args.positional(0)).filter(|dir| !dir.is_empty()) {
         let dir = Dir::open(Path::new(dir)).map_err(Failure::refused)?;

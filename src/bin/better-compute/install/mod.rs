@@ -3,7 +3,6 @@
 //! Promises: the script holds no secret; every value in it has passed a narrow pattern ([`values`]); a
 //! download cut short runs nothing, since all of it is functions and the last line calls the first.
 
-pub mod units;
 pub mod values;
 
 use std::fmt::Write as _;
@@ -16,6 +15,11 @@ use crate::pki::{Pins, Public};
 
 /// What the script does, in POSIX sh, after a paragraph for those who read it alone; what it is told stands in front.
 const BODY: &str = include_str!("install.sh");
+/// `bcd.service`; docs/operations.md says why each directive is there.
+const UNIT: &str = include_str!("bcd.service");
+/// Its drop-in for plugins, and what follows in that where `[plugins] privileged` names one.
+const PLUGINS: &str = include_str!("plugins.conf");
+const PRIVILEGED_PLUGINS: &str = include_str!("privileged-plugins.conf");
 /// Ends every text in the script. No value can hold it: none may have an underscore after a newline.
 const END: &str = "BCD_END";
 
@@ -43,7 +47,7 @@ pub struct Options {
 /// `[update]`
 pub struct Release {
     pub pins: Vec<Pin>,
-    pub threshold: u64,
+    pub threshold: usize,
     pub sequence: Option<u64>,
 }
 
@@ -75,9 +79,9 @@ pub fn script(options: &Options, public: &Public) -> Result<String, Invalid> {
         .as_ref()
         .and_then(|it| it.proxy_ca.as_deref());
     text(&mut out, "proxy_ca_pem", proxy_ca.unwrap_or_default());
-    text(&mut out, "unit", units::BCD_SERVICE);
-    text(&mut out, "plugins_dropin", units::PLUGINS);
-    text(&mut out, "privileged_dropin", units::PRIVILEGED_PLUGINS);
+    text(&mut out, "unit", UNIT);
+    text(&mut out, "plugins_dropin", PLUGINS);
+    text(&mut out, "privileged_dropin", PRIVILEGED_PLUGINS);
     out.push_str(BODY.split_once("\n\n").map_or(BODY, |(_, body)| body));
     out.push_str("\nmain \"$@\"\n");
     Ok(out)
