@@ -10,7 +10,9 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 import tomllib
 
@@ -84,6 +86,28 @@ class Background:
         except subprocess.TimeoutExpired:
             self.kill()
             pytest.fail(f"{self.process.args[0]} did not end within {seconds} s of SIGTERM:\n{self.output()}")
+
+
+class Listener:
+    """A port of this host where something else answers: `meet` has each connection; what it does not close hangs."""
+
+    def __init__(self, meet):
+        self.meet, self.taken = meet, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.taken.append(connection)
+            self.meet(connection)
+
+    def close(self):
+        self.listener.close()
 
 
 class ControlPlane:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from lab import clean_env
+from lab import Listener, clean_env
 from networks import sees
 
 from .test_doctor import CHECKS, doctor, levels, well  # noqa: F401  (a fixture)
@@ -110,38 +110,22 @@ def test_a_name_with_addresses_of_both_families_is_told_with_the_one_that_does_n
     assert checks["tls"]["level"] == "ok" and code == 0
 
 
-class Other:
-    """Something else than a gateway: it says `hello` to everybody, and then reads, or hangs."""
-
-    def __init__(self, hello):
-        self.hello, self.kept = hello, []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self):
-        while True:
-            try:
-                peer, _ = self.listener.accept()
-            except OSError:
-                return
-            self.kept.append(peer)
-            peer.sendall(self.hello)
-            if self.hello:
-                peer.close()
-
-
 @pytest.mark.parametrize("hello, words", [
     (b"HTTP/1.1 400 Bad Request\r\n\r\n", "TLS handshake"),
     (b"SSH-2.0-OpenSSH_9.2\r\n", "TLS handshake"),
     (b"", "took longer than 5 s"),
 ])
 def test_a_port_where_something_else_listens_is_told_from_a_gateway(make_node, hello, words):
-    other = Other(hello)
+    def meet(connection):
+        connection.sendall(hello)
+        if hello:
+            connection.close()
+
+    other = Listener(meet)
     node = make_node(gateway_url=f"https://127.0.0.1:{other.port}")
     began = time.monotonic()
     code, checks = doctor(node)
-    other.listener.close()
+    other.close()
     assert code == 1 and checks["gateway"]["level"] == "ok"
     assert checks["tls"]["level"] == "fail" and words in checks["tls"]["evidence"], checks["tls"]
     assert checks["mtu"]["level"] in ("ok", "warn"), checks["mtu"]

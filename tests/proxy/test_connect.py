@@ -1,13 +1,11 @@
 """Joins, sessions, renewals and `--server` through tinyproxy, where there is no other way."""
 
 import pathlib
-import socket
 import subprocess
-import threading
 
 import pytest
 
-from lab import clean_env, wait_for
+from lab import Listener, clean_env, wait_for
 from networks import sees
 
 from .conftest import PASSWORD, USER, events
@@ -141,29 +139,6 @@ def test_what_is_no_proxy_is_refused_at_once_and_not_quoted(lab, value, why):
     assert lab.node("check", HTTPS_PROXY=value).run("config", "check").returncode == 0
 
 
-class Fake:
-    """A proxy on this host that answers with these bytes, and then ends the connection or hangs."""
-
-    def __init__(self, answer, hang):
-        self.answer, self.hang = answer, hang
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.kept = []
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self):
-        while True:
-            try:
-                peer, _ = self.listener.accept()
-            except OSError:
-                return
-            peer.recv(65536)
-            peer.sendall(self.answer)
-            self.kept.append(peer)
-            if not self.hang:
-                peer.close()
-
-
 @pytest.mark.parametrize("answer, hang, words", [
     (b"<html><body>blocked by policy</body></html>\n\n", False, "answers no HTTP/1.1"),
     (b"HTTP/1.1 200 OK\r\nContent-Le", False, "closed the connection in the middle of its answer"),
@@ -173,12 +148,18 @@ class Fake:
     (b"HTTP/1.1 200 OK\r\nX", True, "did not answer within 20 s"),
 ])
 def test_a_proxy_that_talks_nonsense_is_told_by_what_it_did(bcd, better_compute, tmp_path, make_node, token, answer, hang, words):
-    fake = Fake(answer, hang)
+    def meet(connection):
+        connection.recv(65536)
+        connection.sendall(answer)
+        if not hang:
+            connection.close()
+
+    fake = Listener(meet)
     node = make_node(gateway_url="https://192.0.2.9")
     done = subprocess.run(
         [str(bcd), "join", "--config", str(node.config), "--timeout", "1"], stdin=subprocess.DEVNULL, capture_output=True,
         text=True, timeout=60, env=clean_env(BCD_JOIN_TOKEN=token(), HTTPS_PROXY=f"http://127.0.0.1:{fake.port}"))
-    fake.listener.close()
+    fake.close()
     assert done.returncode == 1
     assert f"proxy failed: the proxy 127.0.0.1:{fake.port} {words}" in done.stderr, done.stderr
     assert "panicked" not in done.stderr and all(line.startswith("bcd join: ") for line in done.stderr.splitlines())

@@ -6,51 +6,14 @@ import re
 
 import pytest
 
-from lab import wait_for
+from lab import ROOT, wait_for
 
 from .container import Container
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a container")
 
 # What the install script writes, but for the place of the program.
-UNIT = """[Unit]
-Description=better-compute node agent (bcd)
-After=network-online.target
-Wants=network-online.target
-StartLimitIntervalSec=300
-StartLimitBurst=10
-
-[Service]
-Type=simple
-ExecStart=/opt/bcd node --config /etc/bcd/config.toml
-Restart=always
-RestartSec=5s
-UMask=0077
-StateDirectory=bcd
-StateDirectoryMode=0700
-RuntimeDirectory=bcd
-RuntimeDirectoryMode=0700
-ConfigurationDirectory=bcd
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
-ReadWritePaths=-/etc/cdi -/var/run/cdi
-ProtectKernelModules=yes
-ProtectControlGroups=yes
-ProtectClock=yes
-ProtectHostname=yes
-RestrictSUIDSGID=yes
-RestrictRealtime=yes
-RestrictNamespaces=yes
-LockPersonality=yes
-SystemCallArchitectures=native
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-CapabilityBoundingSet=CAP_SYS_BOOT CAP_SYS_ADMIN CAP_SYS_RAWIO CAP_DAC_READ_SEARCH CAP_NET_ADMIN CAP_CHOWN CAP_FOWNER CAP_DAC_OVERRIDE
-
-[Install]
-WantedBy=multi-user.target
-"""
+UNIT = (ROOT / "src/bin/better-compute/install/bcd.service").read_text().replace("/usr/local/bin/bcd", "/opt/bcd")
 TARGET = """[Unit]
 Requires=basic.target dbus.service
 After=basic.target dbus.service

@@ -1,5 +1,6 @@
 """A gateway whose node reaches it through something that opens TLS: nginx, or a proxy in Python that may meddle."""
 
+import asyncio
 import contextlib
 import datetime
 import ipaddress
@@ -10,14 +11,17 @@ import threading
 
 import pytest
 import websockets.exceptions
-import websockets.sync.client
-import websockets.sync.server
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 
 from lab import Background, wait_for
+
+# What node and gateway speak; no message is bounded here.
+SPOKEN = {"subprotocols": ["bettercompute.v1"], "compression": None, "max_size": None}
 
 NGINX = """
 daemon off;
@@ -112,31 +116,38 @@ class Meddler:
         near.load_cert_chain(directory / "proxy.pem", directory / "proxy.key")
         self.far = ssl.create_default_context()
         self.far.check_hostname, self.far.verify_mode = False, ssl.CERT_NONE
-        self.server = websockets.sync.server.serve(
-            self._relay, "127.0.0.1", 0, ssl=near, subprotocols=["bettercompute.v1"], compression=None)
-        self.port = self.server.socket.getsockname()[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # One thread for all: Python's TLS is not safe where one reads while another writes.
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.server = self._do(self._serve(near))
+        self.port = self.server.sockets[0].getsockname()[1]
 
-    def _relay(self, near):
-        url = f"wss://{self.api}{near.request.path}"
-        with websockets.sync.client.connect(
-                url, ssl=self.far, subprotocols=["bettercompute.v1"], compression=None) as far:
-            back = threading.Thread(target=self._pump, args=("down", far, near), daemon=True)
-            back.start()
-            self._pump("up", near, far)
-            back.join(10)
+    def _do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
 
-    def _pump(self, direction, source, sink):
+    async def _serve(self, near):
+        return await serve(self._relay, "127.0.0.1", 0, ssl=near, **SPOKEN)
+
+    async def _relay(self, near):
+        async with connect(f"wss://{self.api}{near.request.path}", ssl=self.far, **SPOKEN) as far:
+            await asyncio.gather(self._pump("up", near, far), self._pump("down", far, near))
+
+    async def _pump(self, direction, source, sink):
         with contextlib.suppress(websockets.exceptions.ConnectionClosed):
-            for message in source:
+            async for message in source:
                 assert isinstance(message, bytes)
                 self.taken[direction].append(message)
-                sink.send(self.change(direction, message))
-        sink.close()
-        source.close()
+                await sink.send(self.change(direction, message))
+        await sink.close()
+        await source.close()
 
     def close(self):
-        self.server.shutdown()
+        async def close():
+            self.server.close()
+            await self.server.wait_closed()
+
+        self._do(close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
 
 
 @pytest.fixture

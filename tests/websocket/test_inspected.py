@@ -1,5 +1,6 @@
 """Joins, sessions and renewals through proxies that open TLS: nginx, and one in Python with the frames of `websockets`."""
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -7,11 +8,11 @@ import ssl
 
 import pytest
 import websockets.exceptions
-import websockets.sync.client
+from websockets.asyncio.client import connect
 
 from lab import running, wait_for
 
-from .conftest import event, events
+from .conftest import SPOKEN, event, events
 
 
 def welcomes(node):
@@ -134,17 +135,19 @@ def test_what_is_played_back_opens_no_session(dev, inspected, token):
     said = list(node.proxy.taken["up"])
     node.stop()
     wait_for("the end of it", lambda: dev.state(node.id) == "disconnected")
-    with websockets.sync.client.connect(
-            f"wss://{dev.ports['http']}/v1/session", ssl=node.proxy.far, subprotocols=["bettercompute.v1"],
-            compression=None) as socket_:
-        socket_.send(said[0])
-        # Waited for: the rest makes the gateway hang up, and what is not read by then may be lost.
-        assert socket_.recv(timeout=20), "the gateway's side of the handshake"
-        with contextlib.suppress(websockets.exceptions.ConnectionClosed, TimeoutError):
-            for message in said[1:]:
-                socket_.send(message)
-            while True:
-                socket_.recv(timeout=5)
+
+    async def play():
+        async with connect(f"wss://{dev.ports['http']}/v1/session", ssl=node.proxy.far, **SPOKEN) as played:
+            await played.send(said[0])
+            # Waited for: the rest makes the gateway hang up, and what is not read by then may be lost.
+            assert await asyncio.wait_for(played.recv(), 20), "the gateway's side of the handshake"
+            with contextlib.suppress(websockets.exceptions.ConnectionClosed, TimeoutError):
+                for message in said[1:]:
+                    await played.send(message)
+                while True:
+                    await asyncio.wait_for(played.recv(), 5)
+
+    asyncio.run(play())
     assert dev.state(node.id) == "disconnected"
 
 
