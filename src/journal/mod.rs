@@ -42,7 +42,7 @@ mod thread;
 mod view;
 mod writer;
 
-use crate::proto::{Event, EventBody, Message};
+use crate::proto::EventBody;
 
 pub use error::{JournalError, OpenError};
 pub use format::{MAX_BODY, MAX_KEY, MAX_VALUE, NAME};
@@ -99,13 +99,9 @@ pub enum Entry {
 impl Entry {
     /// An event that says how something is.
     pub fn status(body: EventBody) -> Self {
-        let event = Event {
-            body: Some(body),
-            ..Event::default()
-        };
         Self::Event {
             class: Class::Status,
-            body: event.encode_to_vec(),
+            body: writer::body(body),
         }
     }
 }

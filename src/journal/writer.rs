@@ -9,15 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::format::{Content, Encoder, Header, MAX_BODY, MAX_KEY, MAX_VALUE, NAME, NEW};
-use super::format::{RECORDS, Record, total};
+use super::format::{RECORDS, total};
 use super::index::{Holds, Index, Slot};
 use super::rewrite::{Order, Rewritten, Source, dropped, rewrite};
 use super::scan::{self, MAX_COMMIT};
 use super::{Class, Committed, Entry, Fault, JournalError, Kind, Limits, Status, Stored};
-use crate::proto::{Event, EventBody, EventsDropped, JournalDamaged, Message, StorageFault};
+use crate::proto::{Event, EventBody, EventsDropped, JournalDamaged, Message};
 use crate::sys::fs::{DataFile, Dir, Error};
 use crate::sys::log::{Level, Value, event};
 use crate::sys::{clock, random};
+
+use self::group::Group;
+
+mod group;
 
 /// The most bytes of one commit.
 const MAX_COMMIT_BYTES: usize = 4 << 20;
@@ -662,70 +666,6 @@ impl Writer {
             ];
             event(Level::Info, "journal.recovered", &fields);
         }
-    }
-}
-
-/// Commits on their way into one write.
-struct Group {
-    encoder: Encoder,
-    records: Vec<Record>,
-    position: u64,
-    now_ms: u64,
-    events: usize,
-    keys: usize,
-    keyed: u64,
-}
-
-impl Group {
-    /// Adds a commit; returns the sequence of its last event, or the position.
-    fn push(&mut self, commit: &[Entry]) -> u64 {
-        let count = commit.len();
-        for (index, entry) in commit.iter().enumerate() {
-            let ends = (index == 0, index + 1 == count);
-            match entry {
-                Entry::Event { class, body } => {
-                    self.position += 1;
-                    self.events += 1;
-                    let time = self.now_ms.to_le_bytes();
-                    self.record(Content::Event(*class), self.position, ends, &[&time, body]);
-                }
-                Entry::Put { kind, key, value } => {
-                    self.keys += 1;
-                    self.keyed += total(key.len() + value.len()) as u64;
-                    let content = Content::Put(*kind, key.clone());
-                    self.record(content, self.position, ends, &[value]);
-                }
-                Entry::Delete { kind, key } => {
-                    let content = Content::Delete(*kind, key.clone());
-                    self.record(content, self.position, ends, &[]);
-                }
-            }
-        }
-        self.position
-    }
-
-    /// Says that a fault is over.
-    fn recovered(&mut self, trouble: Option<&Trouble>) {
-        let Some(trouble) = trouble else {
-            return;
-        };
-        let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
-        let body = body(EventBody::StorageFault(StorageFault {
-            reason: reason(&trouble.error).to_owned(),
-            message: message(&trouble.error),
-            since_ms: ms(trouble.since_ms),
-            until_ms: ms(self.now_ms),
-            refused_commands: trouble.refused_commands,
-        }));
-        self.push(&[Entry::Event {
-            class: Class::Status,
-            body,
-        }]);
-    }
-
-    fn record(&mut self, content: Content, sequence: u64, ends: (bool, bool), payload: &[&[u8]]) {
-        let record = self.encoder.push(content, sequence, ends, payload);
-        self.records.push(record);
     }
 }
 

@@ -1,10 +1,11 @@
 use bcd::crypto::certificate::Certificate;
-use bcd::crypto::{hpke, jwk};
-use bcd::proto::{HardwareClaims, SealedToken};
+use bcd::crypto::key::NodeKey;
+use bcd::crypto::{envelope, hpke, jwk};
+use bcd::proto::{HardwareClaims, SealedToken, TrustBundle};
 use bcd::wire::grpc::Code;
 
 use super::*;
-use crate::pki::{Bundle, Lock};
+use crate::pki::{Bundle, Lock, Private, Public};
 use crate::store::NewToken;
 use crate::store::tests::TempDir;
 
