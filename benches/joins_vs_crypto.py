@@ -3,7 +3,7 @@
 
     target/venv/bin/python benches/joins_vs_crypto.py [--rounds N] [--joins N] [--json PATH]
 
-A join cannot do without: one TLS key agreement (X25519) and one signature of the handshake, one check of
+A join cannot do without: one TLS key agreement (P-256, as bcd has it) and one signature of the handshake, one check of
 the certificate request's signature, one opening of the sealed token (P-256), one signature of the
 certificate and one of the answer. One run, alternating: a round is that cryptography alone, by the same
 libraries on as many threads as there are cores, and then joins over the wire, each over a connection of

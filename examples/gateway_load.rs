@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use bcd::attest::join::{Asked, request};
 use bcd::crypto::jwk::PublicKey;
 use bcd::crypto::key::NodeKey;
+use bcd::crypto::provider::provider;
 use bcd::crypto::{csr, hpke};
 use bcd::proto::{
     Event, EventBody, Facts, GatewayFrameKind, Hello, JoinRequest, JoinResponse,
@@ -36,7 +37,7 @@ use bcd::proto::{
 use bcd::rt;
 use bcd::wire::grpc::client::{Client, Endpoint};
 use proto_gen::codec::Message;
-use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
 use ring::rand::SystemRandom;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 use rustix::time::{ClockId, clock_gettime};
@@ -86,7 +87,7 @@ impl Crypto {
         let random = SystemRandom::new();
         let key = NodeKey::generate().map_err(|error| error.to_string())?;
         let public = PublicKey::from_point(*key.point());
-        let other = EphemeralPrivateKey::generate(&X25519, &random).map_err(|_| "no random")?;
+        let other = EphemeralPrivateKey::generate(&ECDH_P256, &random).map_err(|_| "no random")?;
         let peer = other.compute_public_key().map_err(|_| "no key")?;
         Ok(Self {
             csr: csr::build(&key)?,
@@ -103,9 +104,9 @@ impl Crypto {
             Part::Sign => self.signing.sign(&[7; 300]).is_ok(),
             Part::Verify => csr::verify(&self.csr).is_ok(),
             Part::Ecdhe => {
-                let own = EphemeralPrivateKey::generate(&X25519, &self.random);
+                let own = EphemeralPrivateKey::generate(&ECDH_P256, &self.random);
                 own.is_ok_and(|own| {
-                    let peer = UnparsedPublicKey::new(&X25519, &self.peer);
+                    let peer = UnparsedPublicKey::new(&ECDH_P256, &self.peer);
                     own.compute_public_key().is_ok() && agree_ephemeral(own, &peer, |_| ()).is_ok()
                 })
             }
@@ -408,8 +409,8 @@ async fn open(gateway: SocketAddr, machine: Machine) -> Result<Held, Failure> {
 
 /// TLS that takes whatever certificate it is shown.
 fn blind(identity: Option<(Vec<CertificateDer<'static>>, &NodeKey)>) -> Arc<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
+    // bcd's own, so that the handshake is that of a node.
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3 is there")
         .dangerous()
