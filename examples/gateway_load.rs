@@ -36,6 +36,7 @@ use bcd::proto::{
 };
 use bcd::rt;
 use bcd::wire::grpc::client::{Client, Endpoint};
+use better_compute::joinservice::Recipient;
 use proto_gen::codec::Message;
 use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
 use ring::rand::SystemRandom;
@@ -76,7 +77,7 @@ fn cpu_us(clock: ClockId) -> u64 {
 struct Crypto {
     signing: NodeKey,
     csr: Vec<u8>,
-    recipient: hpke::Recipient,
+    recipient: Recipient,
     sealed: hpke::Sealed,
     peer: Vec<u8>,
     random: SystemRandom,
@@ -92,7 +93,7 @@ impl Crypto {
         Ok(Self {
             csr: csr::build(&key)?,
             sealed: hpke::seal(&public, INFO, b"", &[7; 80])?,
-            recipient: hpke::Recipient::new(&key).ok_or("no recipient")?,
+            recipient: Recipient::new(&key).ok_or("no recipient")?,
             signing: key,
             peer: peer.as_ref().to_vec(),
             random,
@@ -112,7 +113,7 @@ impl Crypto {
             }
             Part::Decapsulate => {
                 let (enc, text) = (&self.sealed.enc, &self.sealed.ciphertext);
-                hpke::open(&self.recipient, enc, INFO, b"", text).is_ok()
+                self.recipient.open(enc, INFO, b"", text).is_ok()
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Sealing to a public key: HPKE (RFC 9180), base mode, single shot, in one suite:
-//! DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM. bcd seals; only the control plane opens.
+//! DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM. bcd seals; only the control plane opens, and
+//! makes the key agreement itself: ring keeps no agreement key.
 use std::fmt;
 
 use ring::aead::{AES_256_GCM, Aad, Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -7,9 +8,6 @@ use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_e
 use ring::hmac;
 use ring::rand::SystemRandom;
 use zeroize::Zeroizing;
-
-#[cfg(any(test, feature = "control-plane"))]
-pub use open::{Recipient, open};
 
 use super::jwk::PublicKey;
 use super::spki::POINT;
@@ -65,6 +63,25 @@ pub fn seal(
     Ok(Sealed { enc, ciphertext })
 }
 
+/// Opens what was sealed to `recipient` with the same `info` and `aad`. `dh` is what its private key
+/// and `enc` agree on: the x coordinate of their product, `enc` having been checked to lie on the curve.
+///
+/// # Errors
+/// [`Error::Open`].
+pub fn open(
+    dh: &[u8],
+    enc: &[u8; POINT],
+    recipient: &[u8; POINT],
+    info: &[u8],
+    aad: &[u8],
+    ciphertext: &[u8],
+) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let shared = shared_secret(dh, enc, recipient);
+    Schedule::new(&SUITE, &shared, info)
+        .open(aad, ciphertext)
+        .ok_or(Error::Open)
+}
+
 /// An AEAD and its number in the schedule.
 struct Suite {
     id: [u8; 2],
@@ -109,6 +126,18 @@ impl Schedule {
         self.cipher()?
             .seal_in_place_append_tag(nonce, Aad::from(aad), &mut text)
             .ok()?;
+        Some(text)
+    }
+
+    fn open(&self, aad: &[u8], ciphertext: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let nonce = Nonce::assume_unique_for_key(*self.nonce);
+        let mut text = Zeroizing::new(ciphertext.to_vec());
+        let length = self
+            .cipher()?
+            .open_in_place(nonce, Aad::from(aad), &mut text)
+            .ok()?
+            .len();
+        text.truncate(length);
         Some(text)
     }
 
@@ -170,86 +199,6 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-/// The recipient's side, which bcd has no use for.
-#[cfg(any(test, feature = "control-plane"))]
-mod open {
-    use super::{Error, POINT, SECRET, SUITE, Schedule, shared_secret};
-    use crate::crypto::key::NodeKey;
-    use crate::crypto::pin::Pin;
-    use p256::pkcs8::DecodePrivateKey;
-    use ring::aead::{Aad, Nonce};
-    use zeroize::Zeroizing;
-
-    /// A key that messages are sealed to, read once: taking it apart costs as much as opening one.
-    pub struct Recipient {
-        secret: p256::SecretKey,
-        point: [u8; POINT],
-        pin: Pin,
-    }
-
-    impl Recipient {
-        /// From the private key; `None` when it is none that can be agreed with.
-        pub fn new(key: &NodeKey) -> Option<Self> {
-            Some(Self {
-                secret: p256::SecretKey::from_pkcs8_der(key.pkcs8_der()).ok()?,
-                point: *key.point(),
-                pin: key.pin(),
-            })
-        }
-
-        /// The pin of the public half.
-        pub fn pin(&self) -> Pin {
-            self.pin
-        }
-    }
-
-    /// Opens what was sealed to `recipient` with the same `info` and `aad`.
-    ///
-    /// # Errors
-    /// [`Error::Open`].
-    pub fn open(
-        recipient: &Recipient,
-        enc: &[u8],
-        info: &[u8],
-        aad: &[u8],
-        ciphertext: &[u8],
-    ) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let shared = decapsulate(recipient, enc).ok_or(Error::Open)?;
-        Schedule::new(&SUITE, &shared, info)
-            .open(aad, ciphertext)
-            .ok_or(Error::Open)
-    }
-
-    /// Decap (RFC 9180, 4.1). The point is checked to lie on the curve.
-    pub(super) fn decapsulate(
-        recipient: &Recipient,
-        enc: &[u8],
-    ) -> Option<Zeroizing<[u8; SECRET]>> {
-        // Uncompressed alone: RFC 9180, 7.1.1.
-        let uncompressed = enc.len() == POINT;
-        let sender = p256::PublicKey::from_sec1_bytes(enc)
-            .ok()
-            .filter(|_| uncompressed)?;
-        let dh =
-            p256::ecdh::diffie_hellman(recipient.secret.to_nonzero_scalar(), sender.as_affine());
-        Some(shared_secret(dh.raw_secret_bytes(), enc, &recipient.point))
-    }
-
-    impl Schedule {
-        pub(super) fn open(&self, aad: &[u8], ciphertext: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-            let nonce = Nonce::assume_unique_for_key(*self.nonce);
-            let mut text = Zeroizing::new(ciphertext.to_vec());
-            let length = self
-                .cipher()?
-                .open_in_place(nonce, Aad::from(aad), &mut text)
-                .ok()?
-                .len();
-            text.truncate(length);
-            Some(text)
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -2,12 +2,12 @@
 use std::sync::Arc;
 
 use bcd::crypto::envelope::{self, Purpose};
-use bcd::crypto::hpke;
 use bcd::crypto::key::NodeKey;
 use bcd::proto::{Envelope, TrustBundle};
 use proto_gen::codec::Message;
 
 use super::Refusal;
+use super::recipient::Recipient;
 use crate::pki::{Kind, NodeIssuer, Phase, Private, Public};
 
 /// The keys a JoinService decides and signs with.
@@ -26,12 +26,12 @@ pub struct Keys {
 /// A key that tokens are sealed to, and its pin as requests name it.
 pub(super) struct Opener {
     pub(super) pin: String,
-    pub(super) recipient: hpke::Recipient,
+    pub(super) recipient: Recipient,
 }
 
 impl Opener {
     fn new(pkcs8: &[u8]) -> Option<Self> {
-        let recipient = hpke::Recipient::new(&NodeKey::from_pkcs8_der(pkcs8).ok()?)?;
+        let recipient = Recipient::new(&NodeKey::from_pkcs8_der(pkcs8).ok()?)?;
         Some(Self {
             pin: recipient.pin().to_string(),
             recipient,

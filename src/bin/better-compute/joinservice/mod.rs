@@ -28,6 +28,7 @@
 mod claims;
 pub mod discovery;
 mod keys;
+mod recipient;
 mod refusal;
 mod renewal;
 mod specs;
@@ -37,7 +38,7 @@ pub mod token;
 use std::sync::Arc;
 
 use bcd::crypto::envelope::Purpose;
-use bcd::crypto::{csr, digest, hpke};
+use bcd::crypto::{csr, digest};
 use bcd::proto::{
     Envelope, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, JoinResult,
     Role, ServerTime,
@@ -46,6 +47,7 @@ use proto_gen::codec::Message;
 
 use self::keys::sign;
 pub use self::keys::{Keys, Trust};
+pub use self::recipient::Recipient;
 pub use self::refusal::{DELETED, REPLACED, Refusal};
 use self::token::Presented;
 use crate::ids;
@@ -390,7 +392,8 @@ impl Keys {
             .find(|key| key.pin == sealed.key_pin)
             .ok_or(Refusal::OtherEncryptionKey)?;
         let (key, text) = (&key.recipient, &sealed.ciphertext);
-        let token = hpke::open(key, &sealed.enc, HPKE_INFO, &csr_sha256, text)
+        let token = key
+            .open(&sealed.enc, HPKE_INFO, &csr_sha256, text)
             .map_err(|_| Refusal::DoesNotOpen)?;
         let token = Presented::parse(&token).ok_or(Refusal::MalformedToken)?;
         Ok(Asked {
