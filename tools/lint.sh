@@ -49,6 +49,7 @@ check "shellcheck" shellcheck -x "${scripts[@]}"
 check "python sources compile" python3 -m compileall -q tests benches
 counted "dependencies" python3 tests/deps/check_deps.py
 counted "floors" python3 tests/deps/check_floors.py
+counted "docs" python3 tests/deps/check_docs.py
 
 echo "$passed passed, $failed failed"
 [[ $failed -eq 0 ]]
