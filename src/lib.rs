@@ -2,13 +2,14 @@
 //! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
 //!
 //! Floors, lowest first: sys, rt, proto, wire, crypto, config, journal, facts, identity, attest, session,
-//! converge, command, update, status, doctor, sim, cli.
+//! converge, deploy, command, update, status, doctor, sim, cli.
 pub mod attest;
 pub mod cli;
 pub mod command;
 pub mod config;
 pub mod converge;
 pub mod crypto;
+pub mod deploy;
 pub mod doctor;
 pub mod facts;
 pub mod identity;

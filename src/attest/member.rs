@@ -18,13 +18,14 @@ use rustls::pki_types::CertificateDer;
 use super::gateway::{self, Gateway};
 use super::join::Accepted;
 use crate::config::Config;
+use crate::crypto::certificate::Certificate;
 use crate::crypto::envelope::{self, Purpose};
 use crate::crypto::key::NodeKey;
 use crate::crypto::pin::Pin;
 use crate::identity::record::Identity;
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::identity::trust::{Configured, Trust, TrustError};
-use crate::proto::{Envelope, Message, ServerTime, TrustBundle};
+use crate::proto::{Envelope, Message, ServerTime, SignedReceipt, TrustBundle};
 use crate::rt::{self, BlockingError};
 use crate::sys::clock::Wall;
 use crate::sys::log::{self, Level, Value};
@@ -264,6 +265,36 @@ impl Member {
     /// Pins of the keys that may sign specs, bundles and the time.
     pub fn signers(&self) -> Rc<[Pin]> {
         self.0.present.borrow().trust.signers().into()
+    }
+
+    /// Signs a receipt with the key there is now, and puts its certificates beside it.
+    ///
+    /// # Errors
+    /// Signing failed for want of random bytes.
+    pub fn sign_receipt(
+        &self,
+        purpose: Purpose,
+        payload: Vec<u8>,
+    ) -> Result<SignedReceipt, crate::crypto::key::Error> {
+        let present = self.0.present.borrow();
+        let mut chain = present.identity.certificate_chain.clone();
+        let cas = present.trust.node_cas();
+        let issued = |ca: &&&[u8]| {
+            let leaf = chain.first().and_then(|leaf| Certificate::parse(leaf).ok());
+            let ca = Certificate::parse(ca).ok();
+            leaf.zip(ca)
+                .is_some_and(|(leaf, ca)| leaf.is_issued_by(&ca))
+        };
+        // A chain need not have come with its CA; a verifier may know that by its pin alone.
+        if chain.len() < 2
+            && let Some(ca) = cas.iter().find(issued)
+        {
+            chain.push(ca.to_vec());
+        }
+        Ok(SignedReceipt {
+            envelope: Some(envelope::sign(payload, purpose, &present.key)?),
+            certificate_chain: chain,
+        })
     }
 
     /// The time certificates are judged by, Unix time in milliseconds.

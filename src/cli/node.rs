@@ -11,10 +11,11 @@ use crate::attest::renewal;
 use crate::command::{Clocks, Engine, Parts};
 use crate::config::{self, Config};
 use crate::converge::{Configured, Converge};
+use crate::deploy::receipt;
 use crate::facts::report::{Duty, Reporter};
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::journal::{Entry, Journal, Limits, Recovered};
-use crate::proto::EventBody;
+use crate::proto::{EventBody, Role};
 use crate::rt::{self, UnixListener};
 use crate::session::{self, Frames};
 use crate::status::{Board, Source, server, textfile};
@@ -54,6 +55,11 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// The agent of a machine that has joined, until a signal ends it: `bcd node`'s and `bcd ramdisk`'s.
 pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<ExitCode, Failure> {
     let node_id = joined.identity.node_id.clone();
+    let role = match joined.identity.role.as_str() {
+        "ramdisk" => Role::RAMDISK,
+        "site" => Role::SITE,
+        _ => Role::NODE,
+    };
     let mut start = vec![
         ("node", Value::Text(&node_id)),
         ("version", Value::Text(env!("CARGO_PKG_VERSION"))),
@@ -91,6 +97,7 @@ pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<Exit
         let frames = Frames::new();
         let converge = Converge::new(journal.clone(), &recovered.entries, configured);
         let reporter = Reporter::new(journal.clone(), &recovered.entries);
+        let (signer, to_sign) = receipt::signer();
         let parts = Parts {
             facts: reporter.clone(),
             journal: journal.clone(),
@@ -98,12 +105,17 @@ pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<Exit
             data_dir,
             boot_id: clock::boot_id().unwrap_or_default(),
             frames: frames.sender.clone(),
+            node_id: member.node_id().clone(),
+            role,
+            signer,
             machine: None,
         };
         let (engine, commands) = Engine::new(parts, &recovered);
         drop(recovered);
         rt::spawn(converge.clone().run());
         rt::spawn(engine.run());
+        let signing = member.clone();
+        rt::spawn(to_sign.serve(move |purpose, payload| signing.sign_receipt(purpose, payload)));
         rt::spawn(renewals(member.clone(), journal.clone()));
         let board = Board::new();
         let source = Source {
@@ -120,7 +132,13 @@ pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<Exit
         if let Some(path) = textfile {
             rt::spawn(textfile::write(path, source));
         }
-        let work = Rc::new(Work::new(converge, commands, Duty::new(reporter), board));
+        let work = Rc::new(Work::new(
+            role,
+            converge,
+            commands,
+            Duty::new(reporter),
+            board,
+        ));
         session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         Ok(ExitCode::SUCCESS)

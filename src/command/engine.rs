@@ -11,13 +11,15 @@ use super::id::Id;
 use super::kinds::{Job, Kind};
 use super::ledger::{Applied, Delivered, Ledger, Now, Plan, Seen, Terms, Todo};
 use super::machine::{Event, Outcome};
+use super::orders::Orders;
 use super::outputs::Outputs;
 use super::record::WATERMARK;
 use super::work::{Context, Progress};
 use super::{Commands, Machine, dropped};
+use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
 use crate::journal::{self, Journal, Recovered};
-use crate::proto::{Command, NodeFrame};
+use crate::proto::{Command, NodeFrame, Role};
 use crate::rt::channel::{Receiver, Sender, channel};
 use crate::rt::{self, Either};
 use crate::sys::clock;
@@ -59,6 +61,11 @@ pub struct Parts {
     pub frames: Sender<NodeFrame>,
     /// For `node.facts`.
     pub facts: Reporter,
+    pub node_id: Rc<str>,
+    /// What this node joined as.
+    pub role: Role,
+    /// For receipts.
+    pub signer: Signer,
     /// Who does the work; `None`: this machine.
     pub machine: Option<Arc<dyn Machine>>,
 }
@@ -68,6 +75,7 @@ pub struct Engine {
     parts: Parts,
     ledger: Ledger,
     outputs: Arc<Outputs>,
+    orders: Orders,
     seen: Rc<RefCell<Seen>>,
     inbox: Receiver<Input>,
     to_inbox: Sender<Input>,
@@ -101,6 +109,7 @@ impl Engine {
             inbox: to_inbox.clone(),
             outputs: outputs.clone(),
             frames: parts.frames.clone(),
+            orders: Orders::new(parts.frames.clone()),
             seen: Rc::new(RefCell::new(ledger.seen())),
             sending: Rc::default(),
         };
@@ -108,6 +117,7 @@ impl Engine {
             parts,
             ledger,
             outputs,
+            orders: commands.orders.clone(),
             seen: commands.seen.clone(),
             inbox,
             to_inbox,
@@ -286,6 +296,11 @@ impl Engine {
                 journal: self.parts.journal.clone(),
                 running_event,
                 facts: self.parts.facts.clone(),
+                node_id: (*self.parts.node_id).into(),
+                role: self.parts.role,
+                orders: self.orders.clone(),
+                signer: self.parts.signer.clone(),
+                begun: (self.parts.clocks.now().trusted_ms, clock::monotonic()),
             }
         });
         rt::spawn(async move {

@@ -5,7 +5,7 @@ use super::machine::{Failure, Outcome};
 use super::work::Context;
 use super::{diag, logs, reboot};
 use crate::facts::report::Cause;
-use crate::proto::{DecodeError, Message};
+use crate::proto::{DecodeError, Message, Role};
 
 /// What holds for all commands of a kind.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct Kind {
     pub limit: Duration,
     /// Reads its params; else what is wrong with them.
     pub read: fn(&[u8]) -> Result<Job, String>,
+    /// It writes to disks: only in a ramdisk, on a one-time order.
+    pub destroys: bool,
     /// Its work is to end this boot: the result then, of the boot ids before and after.
     pub restarted: Option<fn(&str, &str) -> Vec<u8>>,
 }
@@ -51,6 +53,7 @@ pub static KINDS: [Kind; 7] = [
         // The longest delay, the wait for the acknowledgement, and systemctl's minute.
         limit: Duration::from_secs(700),
         read: |params| reboot::Reboot::read(params).map(Job::Reboot),
+        destroys: false,
         restarted: Some(reboot::result),
     },
     Kind {
@@ -59,6 +62,7 @@ pub static KINDS: [Kind; 7] = [
         when_busy: WhenBusy::Wait,
         limit: Duration::from_secs(300),
         read: |params| logs::Collect::read(params).map(Job::Logs),
+        destroys: false,
         restarted: None,
     },
     Kind {
@@ -68,6 +72,7 @@ pub static KINDS: [Kind; 7] = [
         limit: Duration::from_secs(120),
         // It takes none; what a later version sends is its own affair.
         read: |_| Ok(Job::Facts),
+        destroys: false,
         restarted: None,
     },
     Kind {
@@ -77,6 +82,7 @@ pub static KINDS: [Kind; 7] = [
         // The longest test, and its child's slack.
         limit: Duration::from_secs(3700),
         read: |params| diag::Test::read(params).map(Job::Memory),
+        destroys: false,
         restarted: None,
     },
     Kind {
@@ -85,6 +91,7 @@ pub static KINDS: [Kind; 7] = [
         when_busy: WhenBusy::Wait,
         limit: Duration::from_secs(900),
         read: |params| diag::Disks::read(params).map(Job::Disks),
+        destroys: false,
         restarted: None,
     },
     Kind {
@@ -93,6 +100,7 @@ pub static KINDS: [Kind; 7] = [
         when_busy: WhenBusy::Wait,
         limit: Duration::from_secs(120),
         read: |params| diag::Network::read(params).map(Job::Network),
+        destroys: false,
         restarted: None,
     },
     Kind {
@@ -101,6 +109,7 @@ pub static KINDS: [Kind; 7] = [
         when_busy: WhenBusy::Refuse,
         limit: Duration::from_secs(3 * 3600),
         read: |params| diag::Dcgm::read(params).map(Job::Dcgm),
+        destroys: false,
         restarted: None,
     },
 ];
@@ -115,8 +124,12 @@ impl Kind {
     }
 
     /// Whether this machine has what commands of this kind need.
-    pub fn is_possible(&self) -> bool {
-        self.name != "diag.dcgm" || diag::dcgm::is_there()
+    pub fn is_possible(&self, role: Role) -> bool {
+        match self.name {
+            "diag.dcgm" => diag::dcgm::is_there(),
+            _ if self.destroys => role == Role::RAMDISK,
+            _ => true,
+        }
     }
 }
 

@@ -24,13 +24,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::converge;
-use crate::proto::{Command, NodeFrame, NodeFrameKind, OutputChunk, OutputRequest};
+use crate::proto::{
+    Command, NodeFrame, NodeFrameKind, OrderAnswer, OutputChunk, OutputRequest, Role,
+};
 use crate::rt;
 use crate::rt::channel::Sender;
 use crate::sys::log::{self, Level, Value};
 
 use engine::Input;
 use kinds::KINDS;
+use orders::Orders;
 use outputs::{CHUNK, Outputs};
 
 pub use engine::{Clocks, Engine, Parts};
@@ -46,6 +49,8 @@ pub mod kinds;
 mod ledger;
 mod logs;
 mod machine;
+pub mod ordered;
+mod orders;
 mod outputs;
 mod reboot;
 pub mod record;
@@ -54,9 +59,9 @@ mod work;
 /// The most that one `OutputRequest` is answered with.
 const RANGE: usize = 1024 * 1024;
 
-/// What this bcd can do, as `Hello` says it: `command.<kind>` and `section.<name>`.
-pub fn capabilities() -> Vec<String> {
-    let kinds = KINDS.iter().filter(|kind| kind.is_possible());
+/// What this bcd can do in its role, as `Hello` says it: `command.<kind>` and `section.<name>`.
+pub fn capabilities(role: Role) -> Vec<String> {
+    let kinds = KINDS.iter().filter(|kind| kind.is_possible(role));
     let commands = kinds.map(|kind| ["command.", kind.name].concat());
     let sections = converge::sections().map(|name| ["section.", name].concat());
     commands.chain(sections).collect()
@@ -75,6 +80,7 @@ pub struct Commands {
     inbox: Sender<Input>,
     outputs: Arc<Outputs>,
     frames: Sender<NodeFrame>,
+    orders: Orders,
     seen: Rc<RefCell<Seen>>,
     /// A piece of output on its way.
     sending: Rc<RefCell<Option<rt::JoinHandle<()>>>>,
@@ -102,6 +108,11 @@ impl Commands {
         if let Some(id) = Id::parse(id) {
             let _ = self.inbox.send(Input::Cancel(id)).await;
         }
+    }
+
+    /// What became of a claim to a one-time order.
+    pub fn order_answered(&self, answer: OrderAnswer) {
+        self.orders.answered(answer);
     }
 
     /// As [`output`](Self::output), without waiting for its end, but for that of the one before it: a slow gateway

@@ -3,11 +3,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::id::Id;
+use super::orders::Orders;
 use super::outputs::Outputs;
+use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
 use crate::journal::Journal;
-use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind};
+use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind, Role};
 use crate::rt::channel::Sender;
+use crate::sys::clock;
 use crate::sys::stop::Stop;
 
 /// Between two progress frames of a command.
@@ -30,6 +33,13 @@ pub struct Context {
     /// The event that said RUNNING.
     pub running_event: u64,
     pub facts: Reporter,
+    pub node_id: Box<str>,
+    /// What this node joined as.
+    pub role: Role,
+    pub orders: Orders,
+    pub signer: Signer,
+    /// When the work began: trusted time, Unix time in milliseconds, and the monotonic clock.
+    pub begun: (u64, Duration),
 }
 
 impl Context {
@@ -40,6 +50,14 @@ impl Context {
             && Instant::now() < end
             && !self.stop.wait(ACK_LOOK)
         {}
+    }
+
+    /// The node's trusted time now, Unix time in milliseconds: what receipts are dated by.
+    pub fn trusted_ms(&self) -> i64 {
+        let (then, since) = self.begun;
+        let passed = clock::monotonic().saturating_sub(since).as_millis();
+        let now = then.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX));
+        i64::try_from(now).unwrap_or(i64::MAX)
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Purpose {
     ReleaseManifest,
     ServerTime,
     Renewal,
+    WipeReceipt,
+    DeployReceipt,
 }
 
 /// Why an envelope is refused.
@@ -71,6 +73,8 @@ pub fn payload_type(purpose: Purpose) -> &'static str {
         Purpose::ReleaseManifest => "application/vnd.better-compute.release-manifest.v1+json",
         Purpose::ServerTime => "application/vnd.better-compute.server-time.v1+protobuf",
         Purpose::Renewal => "application/vnd.better-compute.renewal.v1+protobuf",
+        Purpose::WipeReceipt => "application/vnd.better-compute.wipe-receipt.v1+protobuf",
+        Purpose::DeployReceipt => "application/vnd.better-compute.deploy-receipt.v1+protobuf",
     }
 }
 

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::proto::{Command, Envelope, NodeFrame, NodeSpec, OutputRequest, Welcome};
+use crate::proto::{Command, Envelope, NodeFrame, NodeSpec, OrderAnswer, OutputRequest, Welcome};
 use crate::rt::channel::{self, Receiver, Sender};
 
 /// Orders that wait while one is being taken.
@@ -101,6 +101,9 @@ pub trait Duties {
 
     /// A piece of a command's output is asked for, or may be deleted.
     async fn output(&self, request: OutputRequest);
+
+    /// What became of a claim to a one-time order.
+    async fn order_answered(&self, answer: OrderAnswer);
 }
 
 /// The way for frames that are not kept: `CommandProgress`, `OutputChunk`. What is put in while

@@ -446,6 +446,7 @@ impl<D: Duties> Holder<D> {
             Some(GatewayFrameKind::Cancel(cancel)) => Order::Cancel(cancel.id),
             Some(GatewayFrameKind::OutputRequest(request)) => Order::Output(request),
             Some(GatewayFrameKind::TrustBundle(bundle)) => Order::TrustBundle(bundle),
+            Some(GatewayFrameKind::OrderAnswer(answer)) => Order::Answered(answer),
             Some(GatewayFrameKind::Renew(renew)) => {
                 let within = Duration::from_millis(u64::from(renew.within_ms));
                 self.member.renew_within(within);

@@ -4,7 +4,9 @@ use std::rc::Rc;
 use super::duties::{Duties, Terms};
 use super::spec;
 use crate::attest::member::Member;
-use crate::proto::{Command, Envelope, NodeFrame, NodeFrameKind, OutputRequest, TrustBundleTaken};
+use crate::proto::{
+    Command, Envelope, NodeFrame, NodeFrameKind, OrderAnswer, OutputRequest, TrustBundleTaken,
+};
 use crate::rt::channel::{Receiver, Sender};
 use crate::sys::log::{self, Level, Value};
 
@@ -16,6 +18,7 @@ pub(super) enum Order {
     Spec(Envelope, Terms),
     Output(OutputRequest),
     TrustBundle(Envelope),
+    Answered(OrderAnswer),
 }
 
 /// Hands orders on until there will be no more.
@@ -53,6 +56,7 @@ pub(super) async fn work<D: Duties>(
                 }
             }
             Order::Output(request) => duties.output(request).await,
+            Order::Answered(answer) => duties.order_answered(answer).await,
             Order::TrustBundle(bundle) => {
                 if let Some(version) = member.take_bundle(&bundle).await {
                     let taken = TrustBundleTaken { version };

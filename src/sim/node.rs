@@ -24,12 +24,13 @@ use crate::command::{self, Clocks, Commands, Engine, Failure, Id, Job, Machine, 
 use crate::converge::{Configured, Converge};
 use crate::crypto::digest::hex;
 use crate::crypto::key::NodeKey;
+use crate::deploy::receipt;
 use crate::facts::report::Reporter;
 use crate::identity::trust::Trust;
 use crate::journal::{Entry, Journal, Limits};
 use crate::proto::{
-    Command, EventBody, Facts, Firmware, IdentityRenewed, Message, OutputRequest, Role,
-    SectionState, SectionStatus,
+    Command, EventBody, Facts, Firmware, IdentityRenewed, Message, OrderAnswer, OutputRequest,
+    Role, SectionState, SectionStatus,
 };
 use crate::rt::{self, News};
 use crate::session::{self, About, Duties, Frames, Signed, Stands, Terms};
@@ -292,6 +293,9 @@ impl Node {
             data_dir: PathBuf::new(),
             boot_id: clock::boot_id().unwrap_or_default(),
             frames: frames.sender.clone(),
+            node_id: member.node_id().clone(),
+            role: Role::NODE,
+            signer: receipt::signer().0,
             machine: Some(self.machine.clone()),
         };
         let (engine, commands) = Engine::new(parts, &recovered);
@@ -447,7 +451,7 @@ struct Work {
 impl Duties for Work {
     fn about(&self) -> About {
         About {
-            capabilities: command::capabilities(),
+            capabilities: command::capabilities(Role::NODE),
             spec_generation: self.converge.generation(),
         }
     }
@@ -508,6 +512,10 @@ impl Duties for Work {
 
     async fn output(&self, request: OutputRequest) {
         self.commands.begin_output(request).await;
+    }
+
+    async fn order_answered(&self, answer: OrderAnswer) {
+        self.commands.order_answered(answer);
     }
 }
 

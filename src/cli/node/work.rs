@@ -2,13 +2,14 @@
 use crate::command::{Commands, capabilities};
 use crate::converge::Converge;
 use crate::facts;
-use crate::proto::{Command, OutputRequest};
+use crate::proto::{Command, OrderAnswer, OutputRequest, Role};
 use crate::session::{About, Duties, Signed, Stands, Terms};
 use crate::status::Board;
 use crate::sys::log;
 
 /// What this bcd does for its control plane.
 pub(super) struct Work {
+    role: Role,
     converge: Converge,
     commands: Commands,
     facts: facts::report::Duty,
@@ -17,12 +18,14 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(
+        role: Role,
         converge: Converge,
         commands: Commands,
         facts: facts::report::Duty,
         board: Board,
     ) -> Self {
         Self {
+            role,
             converge,
             commands,
             facts,
@@ -34,7 +37,7 @@ impl Work {
 impl Duties for Work {
     fn about(&self) -> About {
         About {
-            capabilities: capabilities(),
+            capabilities: capabilities(self.role),
             spec_generation: self.converge.generation(),
         }
     }
@@ -70,6 +73,10 @@ impl Duties for Work {
     async fn output(&self, request: OutputRequest) {
         self.commands.begin_output(request).await;
     }
+
+    async fn order_answered(&self, answer: OrderAnswer) {
+        self.commands.order_answered(answer);
+    }
 }
 
 #[cfg(test)]
@@ -88,7 +95,7 @@ mod tests {
             "section.log",
         ];
         // diag.dcgm is said where dcgmi is.
-        let said = capabilities().into_iter();
+        let said = capabilities(Role::NODE).into_iter();
         let said: Vec<String> = said.filter(|name| name != "command.diag.dcgm").collect();
         assert_eq!(said, wanted);
     }

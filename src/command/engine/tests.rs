@@ -48,6 +48,9 @@ fn start(data_dir: &Path) -> Daemon {
         data_dir: data_dir.to_owned(),
         boot_id: clock::boot_id().unwrap(),
         frames: sender,
+        node_id: "node_1".into(),
+        role: Role::NODE,
+        signer: crate::deploy::receipt::signer().0,
         machine: None,
     };
     let (engine, commands) = Engine::new(parts, &recovered);

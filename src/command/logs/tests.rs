@@ -188,7 +188,12 @@ mod files {
             id,
             stop: Stop::new().unwrap(),
             limit: Duration::from_secs(20),
+            orders: crate::command::Orders::new(sender.clone()),
             progress: Progress::new(id, sender),
+            node_id: "node_1".into(),
+            role: crate::proto::Role::NODE,
+            signer: crate::deploy::receipt::signer().0,
+            begun: (0, Duration::ZERO),
             outputs: Outputs::of(&data_dir).into(),
             boot_id: String::new(),
             #[cfg(feature = "fakehw")]

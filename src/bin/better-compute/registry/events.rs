@@ -93,6 +93,16 @@ fn note(store: &Store, node_id: &str, event: &Event, now_ms: i64) -> Result<(), 
         Some(EventBody::Facts(facts)) => {
             store.note_facts(node_id, &facts.encode_to_vec(), event.time_ms, now_ms)
         }
+        Some(EventBody::Receipt(receipt)) => {
+            if !store.note_receipt(node_id, receipt, now_ms)? {
+                log::event(
+                    Level::Warn,
+                    "receipt.unknown_order",
+                    &[("node", Value::Text(node_id))],
+                );
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! What the gateway tells the records of sessions, and what it asks for them.
 
-use bcd::proto::CommandProgress;
+use bcd::proto::{CommandProgress, OrderAnswer, OrderClaim};
 use bcd::rt::channel::channel;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::{Code, Status};
@@ -103,6 +103,9 @@ pub trait Sessions: Send + Sync {
     fn output_gone(&self, command: i64);
     /// The node has heard that it may delete a command's output.
     fn output_released(&self, command: i64);
+    /// Decides on a node's claim to an order; what is granted is durable.
+    fn claim(&self, node_id: &str, claim: OrderClaim)
+    -> Answer<Result<OrderAnswer, RegistryError>>;
     /// How far a node says it is with a command.
     fn progress(&self, node_id: &str, progress: CommandProgress);
     /// The node holds the trust bundle of this version.
@@ -293,6 +296,19 @@ impl Sessions for Registry {
 
     fn output_released(&self, command: i64) {
         self.tell(move |records| records.store.output_released(command));
+    }
+
+    fn claim(
+        &self,
+        node_id: &str,
+        claim: OrderClaim,
+    ) -> Answer<Result<OrderAnswer, RegistryError>> {
+        let node_id = node_id.to_owned();
+        Box::pin(self.with(move |records| {
+            records
+                .store
+                .together(|store| store.claim_order(&node_id, &claim, now_ms()))
+        }))
     }
 
     fn progress(&self, node_id: &str, progress: CommandProgress) {

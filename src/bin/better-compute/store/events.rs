@@ -23,7 +23,7 @@ pub const MISSING: &str = "events_missing";
 /// The kind of the events that diagnoses tell by.
 pub const DIAG_REPORT: &str = "diag_report";
 /// All kinds that [`kind_of`] names, and [`MISSING`].
-pub const KINDS: [&str; 10] = [
+pub const KINDS: [&str; 11] = [
     "section_status",
     "command_update",
     "facts",
@@ -32,6 +32,7 @@ pub const KINDS: [&str; 10] = [
     "storage_fault",
     "identity_renewed",
     DIAG_REPORT,
+    "receipt",
     "unknown",
     MISSING,
 ];
@@ -79,6 +80,7 @@ pub fn kind_of(event: &Event) -> &'static str {
         Some(EventBody::StorageFault(_)) => "storage_fault",
         Some(EventBody::IdentityRenewed(_)) => "identity_renewed",
         Some(EventBody::DiagReport(_)) => DIAG_REPORT,
+        Some(EventBody::Receipt(_)) => "receipt",
         None => "unknown",
     }
 }

@@ -20,8 +20,8 @@ pub struct Machine {
 
 impl Store {
     /// A machine that booted a ramdisk opens a session, in this boot: commands to restart that ran in an earlier
-    /// boot of it have done so. What ran there had its journal in memory, and cannot say it. Before
-    /// the session is noted.
+    /// boot of it have done so, and what ran there on an order is over. What ran there had its journal in memory,
+    /// and cannot say it. Before the session is noted.
     pub fn note_restart(
         &self,
         node_id: &str,
@@ -62,6 +62,28 @@ impl Store {
                     now_ms
                 ])?;
         }
+        // What destroys on an order is not run again, and an earlier boot cannot say how far it came.
+        self.connection
+            .prepare_cached(
+                "UPDATE commands SET state = 'failed', reason = 'Interrupted', message = ?3, \
+                 changed_ms = ?4, finished_ms = ?4 \
+                 WHERE finished_ms IS NULL AND state IN ('pending', 'running') AND number IN ( \
+                     SELECT c.number FROM nodes me \
+                     CROSS JOIN tokens mine ON mine.id = me.token_id AND mine.mac IS NOT NULL \
+                     CROSS JOIN orders o ON o.mac = mine.mac \
+                     CROSS JOIN nodes n ON n.id = o.node_id AND n.boot_id NOT IN ('', ?2) \
+                     CROSS JOIN commands c ON c.id = o.command_id \
+                     WHERE me.id = ?1)",
+            )?
+            .execute(params![
+                node_id,
+                boot_id,
+                format!(
+                    "the machine restarted while it ran, and is back as {node_id}; it is not run again, and \
+                     without a receipt nothing is known of what it did"
+                ),
+                now_ms
+            ])?;
         Ok(())
     }
 
@@ -161,11 +183,31 @@ mod tests {
         let pending = command(&store, "node_a", "node.reboot", CommandState::PENDING);
         let logs = command(&store, "node_a", "logs.collect", CommandState::RUNNING);
         let state = |id: &str| store.command(id).unwrap().unwrap().state(60);
+        // What stands on an order is over with the boot it ran in.
+        let wipe = NewCommand {
+            id: "cmd_wipe".to_owned(),
+            node_id: "node_a".to_owned(),
+            kind: "disks.wipe".to_owned(),
+            params: Vec::new(),
+            deadline_ms: 1000,
+            created_ms: 10,
+        };
+        store.add_order("ord_1", Mac(FIRST), &wipe).unwrap();
+        let update = CommandUpdate {
+            id: wipe.id.clone(),
+            state: CommandState::RUNNING,
+            ..CommandUpdate::default()
+        };
+        store.note_update("node_a", &update, 20).unwrap();
         // Another session of the same boot, and one of a boot nobody can name, say nothing.
         opened(&store, "node_a", "boot of node_a");
         opened(&store, "node_b", "");
         assert_eq!(state(&asked), "running");
+        assert_eq!(state(&wipe.id), "running");
         opened(&store, "node_b", "second boot");
+        let interrupted = store.command(&wipe.id).unwrap().unwrap();
+        assert_eq!(interrupted.state(60), "failed");
+        assert_eq!(interrupted.reason, "Interrupted");
         assert_eq!(state(&asked), "succeeded");
         let command = store.command(&asked).unwrap().unwrap();
         let result = RebootResult::decode(&command.result).unwrap();

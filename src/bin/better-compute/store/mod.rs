@@ -9,6 +9,7 @@ mod commands;
 mod events;
 mod machines;
 mod nodes;
+mod orders;
 mod outputs;
 mod renewals;
 mod schema;
@@ -36,6 +37,7 @@ pub use self::machines::Machine;
 #[cfg(test)]
 pub use self::nodes::tests::joined as node_for_tests;
 pub use self::nodes::{Duplicate, Node, SessionFacts, State};
+pub use self::orders::{Receipt, ReceiptsAsked};
 pub use self::outputs::{Fetch, Kept};
 pub use self::renewals::{Behind, Issued, Laggards, Renewal};
 pub use self::sites::{NewSiteKey, SiteKey};

@@ -221,6 +221,28 @@ CREATE TABLE site_keys (
     revoked_at_ms INTEGER
 ) STRICT;
 ",
+    "
+-- What may be done to a machine once. Never forgotten: what is spent stays spent.
+CREATE TABLE orders (
+    id         TEXT PRIMARY KEY,         -- ord_<ulid>
+    node_id    TEXT NOT NULL,
+    mac        BLOB,                     -- the machine it is for, 6 bytes
+    command_id TEXT NOT NULL UNIQUE,
+    kind       TEXT NOT NULL,            -- of the command
+    made_ms    INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    claim      BLOB,                     -- 16 bytes: which run of the command it went to
+    claimed_ms INTEGER
+) STRICT;
+CREATE INDEX orders_by_mac ON orders (mac);
+
+CREATE TABLE receipts (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    order_id    TEXT NOT NULL UNIQUE REFERENCES orders (id),
+    received_ms INTEGER NOT NULL,
+    body        BLOB NOT NULL            -- SignedReceipt, as it came
+) STRICT;
+",
 ];
 
 /// The version this program writes.

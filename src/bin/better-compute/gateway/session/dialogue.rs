@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bcd::proto::{Ack, Drain, GatewayFrame, GatewayFrameKind, Heartbeat, NodeFrameKind, RenewNow};
+use bcd::proto::{
+    Ack, Drain, GatewayFrame, GatewayFrameKind, Heartbeat, NodeFrameKind, OrderAnswer, RenewNow,
+};
 use bcd::rt;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire::grpc::server::{Receiver, Sender};
@@ -27,6 +29,9 @@ pub(super) const STORE_AGAIN: Duration = Duration::from_secs(2);
 /// How a drained node spreads its return: `Drain.reconnect_after_ms`.
 const RECONNECT_AFTER_MS: u32 = 5_000;
 
+/// The longest id, and nonce, of a claim that is answered.
+const CLAIM_TEXT: usize = 64;
+
 /// What happens next in a session.
 #[allow(clippy::large_enum_variant)] // One at a time, and kept nowhere.
 enum Turn {
@@ -34,6 +39,7 @@ enum Turn {
     Stored(Result<u64, Status>),
     Owed(Result<Owed, RegistryError>),
     Kept(Kept),
+    Claimed(Result<OrderAnswer, RegistryError>),
     Frame(Result<Option<Frame>, Status>),
 }
 
@@ -51,6 +57,8 @@ pub(super) struct Session {
     pub(super) fetching: Fetching,
     /// A piece of output that is being stored.
     pub(super) keeping: Option<Answer<Kept>>,
+    /// A claim to an order that is being decided.
+    pub(super) claiming: Option<Answer<Result<OrderAnswer, RegistryError>>>,
     /// Whether the node was heard since `Hello`.
     pub(super) heard: bool,
     /// When the certificate it was opened with ends, Unix time in seconds.
@@ -92,6 +100,13 @@ impl Session {
                 }
                 Ok(Turn::Owed(owed)) => self.give(owed).await?,
                 Ok(Turn::Kept(kept)) => self.fetch_on(kept).await?,
+                Ok(Turn::Claimed(answer)) => {
+                    self.claiming = None;
+                    // What could not be decided is asked again.
+                    if let Ok(answer) = answer {
+                        self.answer_claim(answer).await?;
+                    }
+                }
                 Ok(Turn::Frame(frame)) => {
                     let Some(frame) = frame? else {
                         log::event(
@@ -121,6 +136,7 @@ impl Session {
         let mut frame = pin!(frames.next());
         let reading = self.intake.has_room();
         let (storing, keeping) = (&mut self.storing, &mut self.keeping);
+        let claiming = &mut self.claiming;
         let asking = &mut self.giving.asking;
         poll_fn(|cx| {
             if let Poll::Ready(order) = orders.poll_recv(cx) {
@@ -140,6 +156,11 @@ impl Session {
                 && let Poll::Ready(kept) = keep.as_mut().poll(cx)
             {
                 return Poll::Ready(Turn::Kept(kept));
+            }
+            if let Some(claim) = claiming.as_mut()
+                && let Poll::Ready(answer) = claim.as_mut().poll(cx)
+            {
+                return Poll::Ready(Turn::Claimed(answer));
             }
             match reading {
                 true => frame.as_mut().poll(cx).map(Turn::Frame),
@@ -236,8 +257,30 @@ impl Session {
                 Ok(())
             }
             Some(NodeFrameKind::Output(chunk)) => self.take_output(chunk),
+            // One at a time: a node asks again.
+            Some(NodeFrameKind::OrderClaim(claim))
+                if self.claiming.is_none()
+                    && claim.order_id.len().max(claim.nonce.len()) <= CLAIM_TEXT =>
+            {
+                self.claiming = Some(sessions.claim(&self.place.node_id, claim));
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+
+    async fn answer_claim(&mut self, answer: OrderAnswer) -> Result<(), Status> {
+        log::event(
+            Level::Info,
+            "order.claimed",
+            &[
+                ("node", Value::Text(&self.place.node_id)),
+                ("order", Value::Text(&answer.order_id)),
+                ("granted", Value::Flag(answer.granted)),
+                ("reason", Value::Text(&answer.reason)),
+            ],
+        );
+        self.send(GatewayFrameKind::OrderAnswer(answer)).await
     }
 
     /// Has the events that wait stored, unless earlier ones are being stored.

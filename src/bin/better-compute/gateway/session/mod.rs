@@ -153,6 +153,7 @@ async fn hold(
         giving: Giving::new(given),
         fetching: Fetching::default(),
         keeping: None,
+        claiming: None,
         heard: false,
         not_after: identity.not_after,
         issuer_sha256: opened.issuer_sha256,

@@ -1,0 +1,27 @@
+//! What is done to a machine's disks at an operator's order.
+//!
+//! What it promises:
+//! - A disk is named by what does not change, and held against what the control plane knew of it. One that is in
+//!   use, shared, foreign or not what it was is refused, with the reason, before anything is written.
+//! - What was done is told as it was: by a receipt under the node's own signature.
+//!
+//! How the parts fit: [`disk`] finds the disk that is meant, or says why not; [`receipt`] has receipts signed, and
+//! verifies them.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+pub mod disk;
+pub mod receipt;
+
+/// Whether `text` has the form of an order's id: `ord_` and a ULID in lower case.
+pub fn is_order_id(text: &str) -> bool {
+    let crockford = |b: u8| b.is_ascii_digit() || (b.is_ascii_lowercase() && !b"ilou".contains(&b));
+    text.strip_prefix("ord_").is_some_and(|ulid| {
+        ulid.len() == 26
+            && ulid.as_bytes().first().is_some_and(|first| *first <= b'7')
+            && ulid.bytes().all(crockford)
+    })
+}
