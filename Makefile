@@ -65,9 +65,10 @@ fmt: ## format the sources
 clean: ## remove everything that was built
 	@rm -rf target dist
 
-# What the labs run on, and the inspecting proxy of one of them, which needs other versions of the same.
+# What the labs run on, and the inspecting proxy and the S3 server of two of them, which need other versions of the same.
 $(VENV)/ready: $(REQUIREMENTS)
 target/mitmproxy/ready: tests/proxy/requirements.txt
+target/moto/ready: tests/downloads/requirements.txt
 %/ready:
 	@tools/packages.sh test
 	@python3 -m venv $*

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 mkdir -p target
 venv=target/venv
-(make "$venv/ready" target/mitmproxy/ready > target/venv.log 2>&1 || { cat target/venv.log >&2; exit 1; }) &
+(make "$venv/ready" target/mitmproxy/ready target/moto/ready > target/venv.log 2>&1 || { cat target/venv.log >&2; exit 1; }) &
 python=$!
 # The kernels that the guests boot; the labs say what is wrong when one is not there.
 {

@@ -33,12 +33,15 @@ pub fn run(data: &[u8]) {
     if let Some(ms) = parse_span(text) {
         assert!((0..=999_999_999 * 86_400_000).contains(&ms));
     }
-    if let Some(name) = downloads::file_name(text) {
-        assert!(name.starts_with("bcd_") || name.starts_with("bcx-ipmi_"));
+    if let Some(name) = downloads::Name::parse(text) {
+        let file = &name.file;
+        assert!(file.starts_with("bcd_") || file.starts_with("bcx-ipmi_"));
         assert!(
-            name.len() < 128 && !name.contains(['/', '\\', '\0', '%', ' ']) && !name.contains("..")
+            file.len() < 128 && !file.contains(['/', '\\', '\0', '%', ' ']) && !file.contains("..")
         );
+        assert_eq!(name.key().split('/').count(), 3);
     }
+    let _ = downloads::Part::range(text, data.len() as u64);
     if let Ok(query) = Query::new(text, &["after", "wait", "limit", "node", "state"]) {
         assert!(query.limit().is_err() || (1..=1000).contains(&query.limit().unwrap_or(0)));
         assert!(query.wait().map_or(0, |wait| wait.as_secs()) <= 30);

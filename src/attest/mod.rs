@@ -14,4 +14,4 @@ pub mod join;
 pub mod join_token;
 pub mod member;
 pub mod renewal;
-mod roots;
+pub mod roots;

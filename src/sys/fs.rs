@@ -139,6 +139,26 @@ impl Dir {
         }
     }
 
+    /// Opens the regular file at a relative path none of whose parts is a symlink.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); a part that is no name of a file (`..`, an empty one) is refused.
+    pub fn open_plain(&self, path: &str) -> Result<File, Error> {
+        let Some((parent, name)) = path.rsplit_once('/') else {
+            return self.open_file(path, OFlags::RDONLY, "open");
+        };
+        let mut dir = self.reopen()?;
+        for part in parent.split('/') {
+            let shown = dir.join(part);
+            component(part, &shown)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = retry(|| openat(&dir.fd, part, flags, Mode::empty()))
+                .map_err(|errno| Error::os("open the directory", &shown, errno))?;
+            dir = Self { fd, path: shown };
+        }
+        dir.open_file(name, OFlags::RDONLY, "open")
+    }
+
     /// Opens a regular file by a relative path, following symlinks that stay beneath this
     /// directory (as in a Kubernetes Secret volume, whose files lead through `..data`).
     ///

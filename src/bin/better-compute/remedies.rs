@@ -16,6 +16,10 @@ pub(crate) static REMEDIES: &[(&str, &str)] = &[
         "nothing: the node reports a command of another control plane, or of before a restore",
     ),
     ("dev.files", FILES),
+    (
+        "downloads.store",
+        "look at the store: its log, --downloads-blob, the credentials in the environment; who downloads tries again",
+    ),
     ("gateway.accept", FILES),
     (
         "gateway.connection",

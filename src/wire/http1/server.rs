@@ -18,6 +18,7 @@ use super::HEADERS;
 use super::body::{Framing, Input, ReadError};
 use super::date::imf_fixdate;
 use crate::rt;
+use crate::rt::channel::Receiver;
 
 /// Bytes of a file read at once, and pieces of it that may wait to be sent.
 const FILE_PIECE: usize = 64 * 1024;
@@ -84,6 +85,8 @@ pub enum Body {
     Bytes(Vec<u8>),
     /// So many bytes of a file, from where it stands. Read on a thread.
     File(File, u64),
+    /// So many bytes in pieces, none of them empty, as they come.
+    Pieces(Receiver<io::Result<Vec<u8>>>, u64),
 }
 
 /// An answer.
@@ -332,7 +335,7 @@ async fn write<IO: AsyncWrite + Unpin>(
     let bodiless = answer.status == 204 || answer.status == 304 || answer.status < 200;
     let length = match &answer.body {
         Body::Bytes(bytes) => bytes.len() as u64,
-        Body::File(_, length) => *length,
+        Body::File(_, length) | Body::Pieces(_, length) => *length,
     };
     let mut head = format!("HTTP/1.1 {} {}\r\n", answer.status, reason(answer.status));
     for (name, value) in &answer.headers {
@@ -361,7 +364,8 @@ async fn write<IO: AsyncWrite + Unpin>(
                 put(io, piece, wait).await?;
             }
         }
-        Body::File(file, length) => put_file(io, file, length, wait).await?,
+        Body::File(file, length) => put_pieces(io, pieces(file, length)?, length, wait).await?,
+        Body::Pieces(pieces, length) => put_pieces(io, pieces, length, wait).await?,
     }
     flush(io, wait).await
 }
@@ -378,15 +382,9 @@ async fn flush<IO: AsyncWrite + Unpin>(io: &mut IO, wait: Duration) -> io::Resul
         .map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-/// Sends a file that a thread reads. A file that has become shorter breaks the connection, so that
-/// the client does not take what it got for the whole.
-async fn put_file<IO: AsyncWrite + Unpin>(
-    io: &mut IO,
-    file: File,
-    length: u64,
-    wait: Duration,
-) -> io::Result<()> {
-    let (sender, mut receiver) = rt::channel(FILE_PIECES);
+/// A file's bytes, as a thread reads them.
+fn pieces(file: File, length: u64) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
+    let (sender, receiver) = rt::channel(FILE_PIECES);
     thread::Builder::new()
         .name("http-file".to_owned())
         .stack_size(64 * 1024)
@@ -405,9 +403,20 @@ async fn put_file<IO: AsyncWrite + Unpin>(
                 }
             }
         })?;
+    Ok(receiver)
+}
+
+/// Sends pieces as they come. Fewer bytes than were told, as of a file that has become shorter, break the connection,
+/// so that the client does not take what it got for the whole.
+async fn put_pieces<IO: AsyncWrite + Unpin>(
+    io: &mut IO,
+    mut pieces: Receiver<io::Result<Vec<u8>>>,
+    length: u64,
+    wait: Duration,
+) -> io::Result<()> {
     let mut left = length;
     while left > 0 {
-        let piece = match receiver.recv().await {
+        let piece = match pieces.recv().await {
             Some(piece) => piece?,
             None => Vec::new(),
         };

@@ -32,12 +32,12 @@ use std::time::Duration;
 
 use bcd::crypto::digest;
 use bcd::rt::{self, TcpListener};
-use bcd::sys::fs::Dir;
 use bcd::sys::log::{self, Level, Value};
 use bcd::wire;
-use bcd::wire::http1::server::{Answer, Body, Limits, Request, serve};
+use bcd::wire::http1::server::{Answer, Limits, Request, serve};
 use nanoserde::SerJson;
 
+use self::downloads::Downloads;
 use self::rotations::Rotations;
 use self::views::{ErrorBody, ErrorView};
 use crate::gateway::Gateway;
@@ -59,7 +59,7 @@ pub struct Api {
     pub base_path: String,
     /// The well-known document.
     pub document: Rc<RefCell<String>>,
-    pub downloads: Option<Arc<Dir>>,
+    pub downloads: Option<Downloads>,
     /// SHA-256 of the admin token.
     pub admin: [u8; 32],
     pub registry: Registry,
@@ -188,31 +188,15 @@ impl Api {
         }
         let path = path.ok_or_else(nothing)?;
         if let Some(rest) = path.strip_prefix("/downloads/") {
+            let downloads = self.downloads.as_ref().ok_or_else(nothing)?;
             return match reads {
-                true => self.download(rest).await.ok_or_else(nothing),
+                true => downloads.answer(rest, request).await,
                 false => Err(Refused::method("GET")),
             };
         }
         let path = path.strip_prefix("/v1/").ok_or_else(nothing)?;
         self.authenticate(request)?;
         self.operate(request, path).await
-    }
-
-    async fn download(&self, rest: &str) -> Option<Answer> {
-        let name = downloads::file_name(rest)?;
-        let dir = self.downloads.clone()?;
-        let opened = rt::blocking("download", move || downloads::open(&dir, &name)).await;
-        let (file, length) = opened.ok()??;
-        let answer = Answer {
-            status: 200,
-            headers: Vec::new(),
-            body: Body::File(file, length),
-        };
-        Some(
-            answer
-                .with("Content-Type", "application/octet-stream")
-                .with("Cache-Control", "public, max-age=31536000, immutable"),
-        )
     }
 
     fn authenticate(&self, request: &Request) -> Result<(), Refused> {

@@ -15,6 +15,7 @@ use bcd::proto::{Event, EventBody, Message, Role};
 use bcd::sys::log::{self, Level};
 
 use super::ago::parse_span;
+use crate::api::downloads::Settings;
 use crate::dev::{self, DevError, DevFile, Listen, Meanwhile, Options};
 use crate::ids;
 use crate::joinservice::{Policy, token};
@@ -44,7 +45,19 @@ pub(super) const COMMAND: Command = Command::new(
             "HOST:PORT",
             "Where the HTTPS API listens (default 127.0.0.1:8080); port 0 takes a free one",
         ),
-        Flag::value("downloads", "DIR", "Serve the released binaries in this directory"),
+        Flag::value("downloads", "DIR", "Serve the releases' files in this directory"),
+        Flag::value(
+            "downloads-blob",
+            "STORE",
+            "And before them those of a store, under PRODUCT/VERSION/FILE: a directory, or a bucket of any\n\
+             S3-compatible service, https://HOST/BUCKET[/PREFIX]. AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and\n\
+             AWS_SESSION_TOKEN are its credentials; without them it is read as anybody may",
+        ),
+        Flag::value(
+            "downloads-region",
+            "REGION",
+            "The bucket's region (default AWS_REGION, else us-east-1)",
+        ),
         Flag::value("base-path", "PATH", "The API's path (default /api/compute)"),
         Flag::value(
             "site",
@@ -252,13 +265,15 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let dir = args.value("dir").map(PathBuf::from).ok_or_else(|| {
         Failure::refused("--dir names the state directory: give it one, such as --dir ./dev")
     })?;
-    let downloads = args.value("downloads").map(PathBuf::from);
-    if let Some(path) = downloads.as_deref().filter(|path| !path.is_dir()) {
-        return Err(Failure::refused(format!(
-            "INVALID_CONFIG: --downloads {} is no directory",
-            path.display()
-        )));
-    }
+    let [files, blob, region] =
+        ["downloads", "downloads-blob", "downloads-region"].map(|flag| args.value(flag));
+    let downloads = match files.or(blob).or(region) {
+        None => None,
+        Some(_) => {
+            let settings = Settings::new(files, blob, region, |name| std::env::var(name).ok());
+            Some(settings.map_err(Failure::refused)?)
+        }
+    };
     let base_path = args.value("base-path").unwrap_or("/api/compute");
     let base_path = base_path.trim_end_matches('/');
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"/-_.~".contains(&b);

@@ -33,6 +33,7 @@ pub use self::address::Listen;
 pub use self::files::{BUNDLE, DEV_FILE, DevFile, SITE_KEY};
 use self::rotation::Rotating;
 use self::serving::{Listener, Serving};
+use crate::api::downloads::{self, Downloads};
 use crate::api::websocket::Bridge;
 use crate::api::{Api, wellknown};
 use crate::gateway::{Gateway, Settings};
@@ -56,7 +57,7 @@ pub struct Options {
     pub dir: PathBuf,
     pub gateway: Listen,
     pub http: Listen,
-    pub downloads: Option<PathBuf>,
+    pub downloads: Option<downloads::Settings>,
     /// Starts with a slash and ends without one, or is empty.
     pub base_path: String,
     /// The site of the node configuration that is written.
@@ -183,10 +184,9 @@ async fn serve(
     })?;
     let downloads = options
         .downloads
-        .as_deref()
-        .map(Dir::open)
-        .transpose()?
-        .map(Arc::new);
+        .as_ref()
+        .map(Downloads::open)
+        .transpose()?;
     not_lost(&dir)?;
     not_exposed(&dir)?;
     let (public, private) = files::open_pki(&dir, &options.trust_domain)?;
