@@ -1,10 +1,16 @@
 """`better-compute daemon install-script` and `release`: what they write, and what they refuse. No host is touched."""
 
 import base64
+import gzip
+import hashlib
+import io
+import itertools
 import json
 import re
 import resource
+import shutil
 import subprocess
+import tarfile
 import tomllib
 
 import pytest
@@ -234,3 +240,123 @@ def test_files_are_checked_against_their_manifest(release, signed):
     done = verify(release.files)
     assert done.returncode == 1 and "RELEASE_MISMATCH" in done.stderr
     assert verify().returncode == 0
+
+
+# ---- plugins from the release ---------------------------------------------------------------------
+
+
+def archive(path, *members):
+    """A .tar.gz of (name, content or link, type)."""
+    with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as tar:
+        for name, content, *kind in members:
+            member = tarfile.TarInfo(name)
+            member.type = kind[0] if kind else tarfile.REGTYPE
+            member.mode = 0o755
+            if member.type in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+                member.linkname = content
+                tar.addfile(member)
+            else:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def shipped(release):
+    """The release with a plugin; `shipped()` signs what its directory holds, and gives the flags of a script from it."""
+    release.plugin = release.files / f"bcx-ipmi_{version()}_linux_amd64.tar.gz"
+    archive(release.plugin, ("README.md", b"read me"), ("bcx-ipmi", b"#!/bin/sh\necho a plugin\n"), ("LICENSE", b"free"))
+    key = release.dir / "key"
+    pin = release.run("release", "keygen", key).stdout.strip()
+    count = itertools.count(1)
+
+    def sign():
+        manifest = release.dir / f"manifest{next(count)}.json"
+        done = release.run("release", "sign", "--key", key, "--bcd-version", version(), "--sequence", 1, "--out", manifest, release.files)
+        assert done.returncode == 0, done.stderr
+        return {"sha256": None, "release_manifest": manifest, "release_pins": pin, "install_plugins": "bcx-ipmi"}
+
+    return sign
+
+
+def test_plugins_come_from_a_signed_manifest_alone(release, shipped):
+    flags = shipped()
+    script = release.script(**flags)
+    assert "install_plugins='bcx-ipmi'\n" in script and "  plugins='yes'\n" in script and "\n[plugins]\n" not in script
+    assert f"    bcx-ipmi-amd64) echo {hashlib.sha256(release.plugin.read_bytes()).hexdigest()} ;;\n" in script
+    assert "add_section plugins " in script and "bcx-ipmi-arm64" not in script and len(script) < 24 * 1024
+    assert subprocess.run(["shellcheck", "--shell=sh", "-"], input=script, text=True, capture_output=True, timeout=60).stdout == ""
+    for names in ["kata", "bcx-ipmi,kata", "bcx-ipmi,bcx-ipmi", "bcx-ipmi ../x", "BCX-IPMI", ",", *[value for value in HOSTILE if value]]:
+        done = release.run("daemon", "install-script", *release.flags(**{**flags, "install_plugins": names}))
+        assert (done.returncode, done.stdout) == (2, "") and "INVALID_INPUT: --install-plugins " in done.stderr, names
+    done = release.run("daemon", "install-script", *release.flags(install_plugins="bcx-ipmi"))
+    assert done.returncode == 2 and "INVALID_INPUT: --install-plugins needs --release-manifest" in done.stderr
+    release.plugin.unlink()
+    done = release.run("daemon", "install-script", *release.flags(**shipped()))
+    assert (done.returncode, done.stdout) == (2, "") and "RELEASE_INCOMPLETE" in done.stderr and "bcx-ipmi" in done.stderr
+    assert "fetch_plugins() {" not in release.script()
+
+
+def opened(script, directory, shell, tar, rewrite=""):
+    """Runs the script's own functions over DIRECTORY/archive, with this tar."""
+    tools = directory / "tools"
+    if not tools.exists():
+        tools.mkdir()
+        for name in ("grep", "cat", "rm", "gzip"):
+            (tools / name).symlink_to(shutil.which(name))
+        (tools / "tar").write_text(f'#!/bin/sh\nexec {tar} "$@"\n')
+        (tools / "tar").chmod(0o755)
+    body = script.replace('\nmain "$@"\n', f"\n{rewrite}\nwork={directory} plugin=bcx-ipmi archive={directory}/archive\nopen_archive\n")
+    shutil.copy(directory / "archive", directory / "kept")
+    done = subprocess.run([shutil.which(shell[0]), *shell[1:]], input=body, capture_output=True, text=True, cwd=directory, timeout=60,
+                          env={"PATH": str(tools)})
+    shutil.copy(directory / "kept", directory / "archive")
+    return done
+
+
+@pytest.mark.parametrize("tar", ["/bin/tar", "/bin/busybox tar"])
+@pytest.mark.parametrize("shell", [["dash"], ["bash", "--posix"], ["busybox", "sh"]])
+def test_only_the_plugins_own_file_is_taken_out_of_an_archive(release, shipped, tmp_path, shell, tar):
+    script = release.script(**shipped())
+    directory = tmp_path / "work"
+    directory.mkdir()
+    good = ("bcx-ipmi", b"a plugin\n")
+    archive(directory / "archive", ("README.md", b"x"), good, ("dir/bcx-ipmi", b"another"), ("..x/y..", b"x"))
+    assert opened(script, directory, shell, tar).returncode == 0
+    assert (directory / "bcx-ipmi").read_bytes() == b"a plugin\n"
+    left = {"archive", "kept", "tools", "bcx-ipmi", "names", "said"}
+    assert {path.name for path in directory.iterdir()} == left
+    link, hard, fifo, folder = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE
+    for members, why in [
+        ([good, ("../escape", b"x")], "names a path outside it"), ([good, ("a/../../escape", b"x")], "names a path outside it"),
+        ([good, ("..", b"", folder)], "names a path outside it"), ([good, (f"{directory}/absolute", b"x")], "names a path outside it"),
+        ([("/bcx-ipmi", b"x")], "names a path outside it"), ([("README.md", b"x")], "has no file bcx-ipmi"), ([], "has no file bcx-ipmi"),
+        ([good, good], "or more than one"), ([("dir/bcx-ipmi", b"x")], "has no file bcx-ipmi"), ([("bcx-ipmi/x", b"x")], "has no file bcx-ipmi"),
+        ([("bcx-ipmi", "/bin/sh", link)], "in the place of"), ([("README.md", b"x"), ("bcx-ipmi", "README.md", hard)], "in the place of"),
+        # What one tar calls a path outside or lists with a mark behind, another shows in the place of the file.
+        ([("bcx-ipmi", "/etc/passwd", hard)], ""), ([("bcx-ipmi", b"", fifo)], ""), ([("bcx-ipmi", b"", tarfile.CHRTYPE)], ""),
+        ([("bcx-ipmi", b"", folder)], "has no"),
+    ]:
+        archive(directory / "archive", *members)
+        done = opened(script, directory, shell, tar)
+        assert done.returncode == 1 and why in done.stderr and "nothing was installed" in done.stderr, (members, done.stdout + done.stderr)
+    for content in (b"", b"not an archive", (directory / "archive").read_bytes()[:40], gzip.compress(b"not a tar" * 200)):
+        (directory / "archive").write_bytes(content)
+        assert opened(script, directory, shell, tar).returncode == 1, content
+    # Nothing but what it is called was ever written.
+    assert {path.name for path in directory.iterdir()} <= left and not (tmp_path / "escape").exists()
+
+
+@pytest.mark.parametrize("shell", [["dash"], ["bash", "--posix"], ["busybox", "sh"]])
+def test_an_archive_that_would_fill_the_disk_is_stopped(release, shipped, tmp_path, shell):
+    script = release.script(**shipped())
+    assert "ulimit -f 524288 " in script
+    directory = tmp_path / "work"
+    directory.mkdir()
+    archive(directory / "archive", ("bcx-ipmi", bytes(3 << 20)))
+    # As with more than 256 MiB, below a smaller limit.
+    small = script.replace("ulimit -f 524288 ", "ulimit -f 1024 ")
+    done = opened(small, directory, shell, "/bin/tar")
+    assert done.returncode == 1 and "too big" in done.stderr, done.stderr
+    assert (directory / "bcx-ipmi").stat().st_size <= 1 << 20
+    assert opened(script, directory, shell, "/bin/tar").returncode == 0

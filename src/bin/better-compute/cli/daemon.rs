@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, print};
+use bcd::update::manifest::{File, Manifest};
 
 use super::files;
 use super::pki;
 use super::release;
 use crate::install::values::{self, Invalid, PROXY_CA_MAX};
-use crate::install::{self, Options, Release, WebSocket};
+use crate::install::{self, Options, Release, ReleasedPlugin, WebSocket};
 use crate::pki::Public;
 
 pub(super) const COMMAND: Command = Command::group(
@@ -37,6 +38,7 @@ pub(super) const COMMAND: Command = Command::group(
             Flag::value("bmc-networks", "CIDRS", "A site agent's BMC networks, comma-separated"),
             Flag::switch("plugins", "Prepare the node for bcx plugins: [plugins] and the systemd drop-in"),
             Flag::value("privileged-plugins", "NAMES", "Plugins that run as root without the filter; implies --plugins"),
+            Flag::value("install-plugins", "NAMES", "Plugins to install from the release, such as bcx-ipmi; implies --plugins,\nneeds --release-manifest"),
             Flag::value("attestor", "tpm", "Join with the host's TPM instead of a token"),
             Flag::value("approver-set-sha256", "HEX", "The only approver set the node takes first"),
             Flag::value("command-root-sha256", "HEX,...", "Digests of the command-signing roots (default the bundle's)"),
@@ -111,10 +113,27 @@ fn options(args: &Args, public: &Public) -> Result<Options, Refused> {
         args.value("base-path").unwrap_or("/api/compute"),
     )?;
     let release = release_of(args)?;
-    let sha256 = match (args.value("sha256"), args.value("release-manifest")) {
-        (Some(digests), None) => values::binaries("sha256", digests)?,
-        (None, Some(manifest)) => {
-            manifest_digests(Path::new(manifest), release.as_ref(), &version)?
+    let wanted = match args.value("install-plugins") {
+        Some(names) => values::released_plugins("install-plugins", names)?,
+        None => Vec::new(),
+    };
+    let manifest = args.value("release-manifest");
+    needs(
+        args,
+        "install-plugins",
+        "release-manifest",
+        manifest.is_some(),
+    )?;
+    let (sha256, install_plugins) = match (args.value("sha256"), manifest) {
+        (Some(digests), None) => (values::binaries("sha256", digests)?, Vec::new()),
+        (None, Some(path)) => {
+            let manifest = manifest_of(Path::new(path), release.as_ref(), &version)?;
+            let plugins = wanted.into_iter();
+            let plugins = plugins.map(|name| released_plugin(&manifest, path, name));
+            (
+                binaries(&manifest, path)?,
+                plugins.collect::<Result<_, _>>()?,
+            )
         }
         _ => {
             let what = "or --release-manifest has to be given, and not both";
@@ -133,7 +152,7 @@ fn options(args: &Args, public: &Public) -> Result<Options, Refused> {
     let privileged = privileged.map(|names| values::plugins("privileged-plugins", names));
     let plugins = match privileged.transpose()? {
         Some(names) => Some(names),
-        None => args.has("plugins").then(String::new),
+        None => (args.has("plugins") || !install_plugins.is_empty()).then(String::new),
     };
     let tpm = match args.value("attestor") {
         None => false,
@@ -154,6 +173,7 @@ fn options(args: &Args, public: &Public) -> Result<Options, Refused> {
             .map(|networks| values::networks("bmc-networks", networks))
             .transpose()?,
         plugins,
+        install_plugins,
         tpm,
         approver_set_sha256: args
             .value("approver-set-sha256")
@@ -203,12 +223,8 @@ fn websocket(args: &Args) -> Result<Option<WebSocket>, Refused> {
     }))
 }
 
-/// The digests of the binaries that a signed manifest lists for `version`.
-fn manifest_digests(
-    path: &Path,
-    release: Option<&Release>,
-    version: &str,
-) -> Result<[Option<String>; 2], Refused> {
+/// A signed manifest, of `version`.
+fn manifest_of(path: &Path, release: Option<&Release>, version: &str) -> Result<Manifest, Refused> {
     let Some(release) = release else {
         return Err(Invalid::new("release-manifest", "needs --release-pins").into());
     };
@@ -222,12 +238,39 @@ fn manifest_digests(
             manifest.version
         ))));
     }
-    let digests = ["amd64", "arm64"].map(|arch| manifest.binary(arch).map(|it| it.sha256.clone()));
+    Ok(manifest)
+}
+
+/// The digests of a release's binaries.
+fn binaries(manifest: &Manifest, path: &str) -> Result<[Option<String>; 2], Refused> {
+    let name = format!("bare bcd_{}_linux_{{}}", manifest.version);
+    digests(path, &name, |arch| manifest.binary(arch))
+}
+
+/// A plugin of a release.
+fn released_plugin(
+    manifest: &Manifest,
+    path: &str,
+    name: &'static str,
+) -> Result<ReleasedPlugin, Refused> {
+    let file = format!("{name}_{}_linux_{{}}.tar.gz", manifest.version);
+    let sha256 = digests(path, &file, |arch| manifest.plugin(name, arch))?;
+    Ok(ReleasedPlugin { name, sha256 })
+}
+
+/// The digests of what there is for amd64 and arm64, one at least; `name` has `{}` for the architecture.
+fn digests<'a>(
+    path: &str,
+    name: &str,
+    file: impl Fn(&str) -> Option<&'a File>,
+) -> Result<[Option<String>; 2], Refused> {
+    let digests = ["amd64", "arm64"].map(|arch| file(arch).map(|it| it.sha256.clone()));
     match digests.iter().any(Option::is_some) {
         true => Ok(digests),
         false => Err(Refused::Release(Failure::refused(format!(
-            "RELEASE_INCOMPLETE: {} lists no bare bcd_{version}_linux_amd64 and no bcd_{version}_linux_arm64",
-            path.display()
+            "RELEASE_INCOMPLETE: {path} lists neither {} nor {}",
+            name.replace("{}", "amd64"),
+            name.replace("{}", "arm64")
         )))),
     }
 }

@@ -59,6 +59,7 @@ download() {
   trap 'exit 143' HUP TERM
   fetch "$downloads/bcd/$version/linux-$arch" "$work/bcd"
   verify "$work/bcd" "$sha256"
+  [ -z "$install_plugins" ] || fetch_plugins
 }
 
 fetch() {
@@ -157,6 +158,7 @@ install_files() {
     directory 0755 /usr/local/lib/bcd/plugins
   fi
   [ -d /usr/local/bin ] || directory 0755 /usr/local/bin
+  [ -z "$install_plugins" ] || put_plugins
   install_file 0755 "$bcd" <"$work/bcd"
   jwk | install_file 0644 /etc/bcd/join-encryption.jwk
   if [ -n "$proxy_ca" ]; then

@@ -15,6 +15,8 @@ use crate::pki::{Pins, Public};
 
 /// What the script does, in POSIX sh, after a paragraph for those who read it alone; what it is told stands in front.
 const BODY: &str = include_str!("install.sh");
+/// What installs plugins from the release, in scripts that do.
+const INSTALL_PLUGINS: &str = include_str!("plugins.sh");
 /// `bcd.service`; docs/operations.md says why each directive is there.
 const UNIT: &str = include_str!("bcd.service");
 /// Its drop-in for plugins, and what follows in that where `[plugins] privileged` names one.
@@ -38,10 +40,19 @@ pub struct Options {
     pub bmc_networks: Option<String>,
     /// The names that run as root, maybe none.
     pub plugins: Option<String>,
+    /// Plugins of the release to install.
+    pub install_plugins: Vec<ReleasedPlugin>,
     pub tpm: bool,
     pub approver_set_sha256: Option<String>,
     /// Comma-separated.
     pub command_root_sha256: Option<String>,
+}
+
+/// A plugin that a release ships.
+pub struct ReleasedPlugin {
+    pub name: &'static str,
+    /// Of its archives: amd64, arm64.
+    pub sha256: [Option<String>; 2],
 }
 
 /// `[update]`
@@ -82,7 +93,14 @@ pub fn script(options: &Options, public: &Public) -> Result<String, Invalid> {
     text(&mut out, "unit", UNIT);
     text(&mut out, "plugins_dropin", PLUGINS);
     text(&mut out, "privileged_dropin", PRIVILEGED_PLUGINS);
-    out.push_str(BODY.split_once("\n\n").map_or(BODY, |(_, body)| body));
+    let body = |text: &'static str| text.split_once("\n\n").map_or(text, |(_, body)| body);
+    out.push_str(body(BODY));
+    if !options.install_plugins.is_empty() {
+        out.push('\n');
+        plugin_digests(&mut out, &options.install_plugins);
+        out.push_str(body(INSTALL_PLUGINS).trim_end());
+        out.push('\n');
+    }
     out.push_str("\nmain \"$@\"\n");
     Ok(out)
 }
@@ -131,6 +149,8 @@ fn head(out: &mut String, options: &Options) {
         .as_ref()
         .is_some_and(|it| it.proxy_ca.is_some());
     let [amd64, arm64] = &options.sha256;
+    let install_plugins = options.install_plugins.iter();
+    let install_plugins: Vec<&str> = install_plugins.map(|plugin| plugin.name).collect();
     out.push_str("settings() {\n");
     for (name, value) in [
         ("version", version.as_str()),
@@ -139,11 +159,25 @@ fn head(out: &mut String, options: &Options) {
         ("sha256_arm64", arm64.as_deref().unwrap_or_default()),
         ("attestor", if options.tpm { "tpm" } else { "join-token" }),
         ("plugins", flag(options.plugins.is_some())),
+        ("install_plugins", &install_plugins.join(" ")),
         ("proxy_ca", flag(proxy_ca)),
     ] {
         let _ = writeln!(out, "  {name}='{value}'");
     }
     out.push_str("}\n\n");
+}
+
+/// The function that prints a plugin's digest for an architecture.
+fn plugin_digests(out: &mut String, plugins: &[ReleasedPlugin]) {
+    out.push_str("plugin_digest() {\n  case $1 in\n");
+    for plugin in plugins {
+        for (arch, digest) in ["amd64", "arm64"].iter().zip(&plugin.sha256) {
+            if let Some(digest) = digest {
+                let _ = writeln!(out, "    {}-{arch}) echo {digest} ;;", plugin.name);
+            }
+        }
+    }
+    out.push_str("  esac\n}\n\n");
 }
 
 /// A function that prints `body`.

@@ -28,6 +28,10 @@ fn everything() -> Options {
         }),
         bmc_networks: Some("10.0.0.0/8".to_owned()),
         plugins: Some("kata".to_owned()),
+        install_plugins: vec![ReleasedPlugin {
+            name: "bcx-ipmi",
+            sha256: [Some("3c".repeat(32)), None],
+        }],
         tpm: false,
         approver_set_sha256: Some("1e".repeat(32)),
         command_root_sha256: Some(vec!["2d".repeat(32); 16].join(",")),

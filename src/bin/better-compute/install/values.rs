@@ -94,6 +94,27 @@ pub fn plugins(flag: &'static str, value: &str) -> Result<String, Invalid> {
     Ok(names.join(","))
 }
 
+/// The plugins that a release of bcd ships.
+const RELEASED_PLUGINS: [&str; 1] = ["bcx-ipmi"];
+
+/// Names of plugins that a release ships, each once.
+pub fn released_plugins(flag: &'static str, value: &str) -> Result<Vec<&'static str>, Invalid> {
+    let mut names = Vec::new();
+    for given in list(flag, value)? {
+        match RELEASED_PLUGINS.into_iter().find(|name| *name == given) {
+            Some(name) if names.contains(&name) => {
+                return Err(Invalid::new(flag, format!("names {name} twice")));
+            }
+            Some(name) => names.push(name),
+            None => {
+                let what = "names a plugin that no release ships: bcx-ipmi is the only one";
+                return Err(Invalid::new(flag, what));
+            }
+        }
+    }
+    Ok(names)
+}
+
 /// A semantic version; a leading `v` is dropped.
 pub fn version(flag: &'static str, value: &str) -> Result<String, Invalid> {
     let version = value.strip_prefix('v').unwrap_or(value);
