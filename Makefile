@@ -29,6 +29,12 @@ static: ## the bcd that ships, for amd64 and arm64, into dist/
 	@tools/packages.sh static
 	@tools/static.sh
 
+.PHONY: dist
+dist: ## what a release hands out, in dist/: archives, Debian packages, checksums, bills of materials
+	@tools/packages.sh static
+	@tools/build.sh amd64 arm64
+	@tools/dist.sh
+
 .PHONY: ramdisk
 ramdisk: ## the image a bare machine boots, dist/initrd-<ARCH>.img (ARCH=amd64)
 	@tools/packages.sh ramdisk

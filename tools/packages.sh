@@ -25,7 +25,7 @@ case "${1:-}" in
   lint) packages="$build shellcheck python3" ;;
   test | bench)
     packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl wget openssl etcd-server iproute2 nftables procps
-      tinyproxy-bin dnsmasq-base nginx zsh fish mandoc groff-base systemd systemd-container dbus $image $programs $guest"
+      tinyproxy-bin dnsmasq-base nginx zsh fish mandoc groff-base systemd systemd-container dbus lintian $image $programs $guest"
     ;;
   ramdisk) packages="$build $musl $image $programs" ;;
   --programs)
