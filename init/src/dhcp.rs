@@ -19,6 +19,10 @@ const LAST_WAIT: Duration = Duration::from_secs(16);
 const REQUESTS: u32 = 4;
 /// The shortest lease that is taken at its word; shorter ones would only make traffic.
 const SHORTEST: Duration = Duration::from_secs(60);
+/// The soonest that a server may have a lease renewed: one that says "at once" each time would be asked without end.
+const SOONEST: Duration = Duration::from_secs(30);
+/// Questions after which a server that offered and then granted nothing is taken at its offer again.
+const CHANCES: u32 = 3;
 
 /// What a server granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +83,8 @@ pub struct Client {
     started: Duration,
     tries: u32,
     next: Duration,
+    /// Offered last, and granted nothing: another server comes first.
+    avoided: Option<Ipv4Addr>,
 }
 
 impl Client {
@@ -91,6 +97,7 @@ impl Client {
             started: now,
             tries: 0,
             next: now,
+            avoided: None,
         }
     }
 
@@ -122,6 +129,7 @@ impl Client {
             }
             State::Requesting { server, address } => {
                 if self.tries >= REQUESTS {
+                    self.avoided = Some(server);
                     self.restart(now);
                     return self.due(now);
                 }
@@ -177,6 +185,9 @@ impl Client {
         match (&self.state, answer.kind) {
             (State::Selecting, 2) => {
                 let lease = answer.lease()?;
+                if self.avoided == Some(lease.server) && self.tries < CHANCES {
+                    return None;
+                }
                 self.begin_same(now);
                 self.state = State::Requesting {
                     server: lease.server,
@@ -197,12 +208,16 @@ impl Client {
                 same.then(|| self.bound(now, lease))
             }
             (State::Requesting { server, .. }, 6) if answer.server == Some(*server) => {
+                self.avoided = Some(*server);
                 self.restart(now);
                 // A server that refuses what it just offered must not make us loop.
                 self.next = now + FIRST_WAIT;
                 None
             }
-            (State::Renewing { .. }, 6) => {
+            // Until anybody is asked, a refusal is its own server's alone.
+            (State::Renewing { lease, anybody, .. }, 6)
+                if *anybody || answer.server == Some(lease.server) =>
+            {
                 self.restart(now);
                 Some(Action::Lost)
             }
@@ -212,6 +227,7 @@ impl Client {
 
     fn bound(&mut self, now: Duration, lease: Lease) -> Action {
         self.tries = 0;
+        self.avoided = None;
         self.next = now + lease.renew;
         self.state = State::Bound {
             lease: lease.clone(),
@@ -344,7 +360,8 @@ impl<'a> Answer<'a> {
 
     fn lease(&self) -> Option<Lease> {
         let server = self.server?;
-        let usable = !(self.address.is_unspecified()
+        // 0.0.0.0/8 is nobody's.
+        let usable = !(self.address.octets().starts_with(&[0])
             || self.address.is_broadcast()
             || self.address.is_multicast()
             || self.address.is_loopback());
@@ -353,12 +370,17 @@ impl<'a> Answer<'a> {
             return None;
         }
         let end = end.max(SHORTEST);
-        let rebind = self.seconds(59).unwrap_or(end * 7 / 8).min(end);
-        let renew = self.seconds(58).unwrap_or(end / 2).min(rebind);
+        // Times in another order than renewal, rebinding, end are none (RFC 2131, 4.4.5).
+        let within = |code: u8, last: Duration| {
+            self.seconds(code)
+                .filter(|time| (SOONEST..=last).contains(time))
+        };
+        let rebind = within(59, end).unwrap_or(end * 7 / 8);
+        let renew = within(58, rebind).unwrap_or((end / 2).min(rebind));
         let mask = address(&self.option(1)).map(u32::from);
         let prefix = match mask {
-            // A mask with holes is none.
-            Some(mask) if mask.leading_ones() + mask.trailing_zeros() == 32 => {
+            // A mask with holes is none, and one of nothing neither.
+            Some(mask) if mask != 0 && mask.leading_ones() + mask.trailing_zeros() == 32 => {
                 u8::try_from(mask.leading_ones()).ok()?
             }
             Some(_) => return None,
@@ -375,6 +397,7 @@ impl<'a> Answer<'a> {
             let router = self.addresses(3).first().copied();
             routes.extend(router.map(|router| (Ipv4Addr::UNSPECIFIED, 0, router)));
         }
+        beyond(self.address, prefix, &mut routes);
         let mtu: Option<[u8; 2]> = self.option(26).get(..2).and_then(|two| two.try_into().ok());
         Some(Lease {
             address: self.address,
@@ -414,6 +437,25 @@ fn option(fields: &[Option<&[u8]>], wanted: u8) -> Vec<u8> {
         }
     }
     value
+}
+
+/// Puts a route to each router that the lease's own network does not hold: where hosts get a /32, all are such.
+fn beyond(own: Ipv4Addr, prefix: u8, routes: &mut Vec<(Ipv4Addr, u8, Ipv4Addr)>) {
+    let holds = |network: Ipv4Addr, prefix: u8, address: Ipv4Addr| {
+        let differing = u32::from(network) ^ u32::from(address);
+        differing.leading_zeros() >= u32::from(prefix)
+    };
+    let mut found = Vec::new();
+    for (_, _, router) in routes.iter() {
+        let known = holds(own, prefix, *router)
+            || routes.iter().chain(&found).any(|(network, prefix, over)| {
+                over.is_unspecified() && holds(*network, *prefix, *router)
+            });
+        if !router.is_unspecified() && !known {
+            found.push((*router, 32, Ipv4Addr::UNSPECIFIED));
+        }
+    }
+    routes.append(&mut found);
 }
 
 /// Routes as option 121 packs them: the prefix's length, as many bytes as it needs, the router.
@@ -572,6 +614,23 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_is_refused_by_its_own_server_alone_until_anybody_is_asked() {
+        let mut client = Client::new(MAC, 7, T0);
+        bound(&mut client);
+        let Some(Action::Unicast(_, message)) = client.due(at(1800)) else {
+            panic!("no renewal")
+        };
+        let other = answer(&message, 6, &[(54, &[10, 0, 0, 9])]);
+        assert_eq!(client.arrived(at(1801), &other), None);
+        let own = answer(&message, 6, &GRANT[..1]);
+        let refused = client.clone().arrived(at(1801), &own);
+        assert_eq!(refused, Some(Action::Lost));
+        while !matches!(client.due(client.next()), Some(Action::Broadcast(_))) {}
+        let now = client.next() - Duration::from_secs(1);
+        assert_eq!(client.arrived(now, &other), Some(Action::Lost));
+    }
+
+    #[test]
     fn a_renewed_lease_counts_from_its_renewal() {
         let mut client = Client::new(MAC, 7, T0);
         bound(&mut client);
@@ -592,6 +651,106 @@ mod tests {
         assert!(client.next() > T0);
         let again = sent(client.due(client.next()));
         assert_ne!(again[4..8], discover[4..8]);
+    }
+
+    /// `GRANT`, of another server or with an option in another's place.
+    fn but(code: u8, value: &'static [u8]) -> Vec<(u8, &'static [u8])> {
+        let others = GRANT.iter().filter(|(known, _)| *known != code);
+        [(code, value)].into_iter().chain(others.copied()).collect()
+    }
+
+    #[test]
+    fn a_server_that_offers_and_grants_nothing_lets_another_have_its_turn() {
+        const OTHER: &[u8] = &[10, 0, 0, 9];
+        // It refuses; or it falls silent.
+        for refuses in [true, false] {
+            let mut client = Client::new(MAC, 7, T0);
+            let discover = sent(client.due(T0));
+            let request = sent(client.arrived(T0, &answer(&discover, 2, GRANT)));
+            if refuses {
+                client.arrived(T0, &answer(&request, 6, &GRANT[..1]));
+            }
+            let mut again = sent(client.due(client.next()));
+            while option(&[Some(&again[240..])], 53) != [1] {
+                again = sent(client.due(client.next()));
+            }
+            let now = client.next();
+            // It is as quick as before, and the other one as slow.
+            assert_eq!(client.arrived(now, &answer(&again, 2, GRANT)), None);
+            let mut both = client.clone();
+            let asked = sent(both.arrived(now, &answer(&again, 2, &but(54, OTHER))));
+            assert_eq!(option(&[Some(&asked[240..])], 54), OTHER);
+            // Alone, it is asked once more in the end.
+            for _ in 1..CHANCES {
+                again = sent(client.due(client.next()));
+            }
+            let asked = sent(client.arrived(client.next(), &answer(&again, 2, GRANT)));
+            assert_eq!(option(&[Some(&asked[240..])], 54), SERVER.octets());
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_a_lease_renewed_at_once_is_not_asked_without_end() {
+        for (code, value) in [
+            (58, &[0, 0, 0, 0][..]),
+            (58, &[0, 0, 0, 1]),
+            (59, &[0, 0, 0, 0]),
+            (59, &[0xff; 4]),
+            (58, &[0xff; 4]),
+            (51, &[0, 0, 0, 1]),
+        ] {
+            let options = but(code, value);
+            let mut client = Client::new(MAC, 7, T0);
+            let discover = sent(client.due(T0));
+            let request = sent(client.arrived(T0, &answer(&discover, 2, &options)));
+            let mut now = T0;
+            let Some(Action::Bound(lease)) = client.arrived(now, &answer(&request, 5, &options))
+            else {
+                panic!("no lease")
+            };
+            assert!(lease.renew <= lease.rebind && lease.rebind <= lease.end);
+            let mut count = 0;
+            while now < at(600) {
+                now = client.next();
+                let Some(Action::Unicast(_, message)) = client.due(now) else {
+                    panic!("no renewal")
+                };
+                assert!(matches!(
+                    client.arrived(now, &answer(&message, 5, &options)),
+                    Some(Action::Bound(_))
+                ));
+                count += 1;
+            }
+            assert!(count <= 20, "{code} {value:?}: {count}");
+        }
+    }
+
+    #[test]
+    fn a_router_that_the_network_does_not_hold_gets_a_route_of_its_own() {
+        let router = Ipv4Addr::new(10, 0, 0, 254);
+        let default = (Ipv4Addr::UNSPECIFIED, 0, router);
+        let own = (router, 32, Ipv4Addr::UNSPECIFIED);
+        for (mask, more, routes) in [
+            (&[255, 255, 255, 0][..], &[][..], &[default][..]),
+            (&[255, 255, 255, 255], &[], &[default, own]),
+            // The server says itself that it is on the link.
+            (
+                &[255, 255, 255, 255],
+                &[32, 10, 0, 0, 254, 0, 0, 0, 0, 0, 10, 0, 0, 254],
+                &[own, default],
+            ),
+        ] {
+            let mut options = GRANT.to_vec();
+            options[2].1 = mask;
+            options.push((121, more));
+            let mut client = Client::new(MAC, 7, T0);
+            let discover = sent(client.due(T0));
+            let request = sent(client.arrived(T0, &answer(&discover, 2, &options)));
+            match client.arrived(T0, &answer(&request, 5, &options)) {
+                Some(Action::Bound(lease)) => assert_eq!(lease.routes, routes),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]
@@ -622,6 +781,7 @@ mod tests {
             (4, 0xff),
             (28, 0xff),
             (236, 0),
+            (16, 0),
             (16, 127),
             (16, 224),
         ] {
@@ -637,6 +797,11 @@ mod tests {
                 (54, &[10, 0, 0, 1]),
                 (51, &[0, 0, 1, 0]),
                 (1, &[255, 0, 255, 0]),
+            ],
+            &[
+                (54, &[10, 0, 0, 1]),
+                (51, &[0, 0, 1, 0]),
+                (1, &[0, 0, 0, 0]),
             ],
         ] {
             assert_eq!(client.arrived(T0, &answer(&discover, 2, options)), None);

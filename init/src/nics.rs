@@ -83,18 +83,18 @@ impl Situation<'_> {
         if self.device.is_none() && self.bootif.is_none() {
             return true;
         }
-        let Some(named) = self.nics.iter().find(|nic| self.is_named(nic)) else {
-            return self.device.is_none() && self.elapsed >= APPEAR_WAIT;
-        };
-        if nic == named {
+        // Two NICs of one address are both it: ports of one card, or a maker's mistake.
+        if self.is_named(nic) {
             return true;
         }
         if self.device.is_some() {
             return false;
         }
+        let mut named = self.nics.iter().filter(|nic| self.is_named(nic)).peekable();
         match self.asking {
             Some(asking) => asking >= ANSWER_WAIT,
-            None => !named.carrier && self.elapsed >= LINK_WAIT,
+            None if named.peek().is_none() => self.elapsed >= APPEAR_WAIT,
+            None => self.elapsed >= LINK_WAIT && !named.any(|nic| nic.carrier),
         }
     }
 }
@@ -150,6 +150,26 @@ mod tests {
         // Its link came at 50 s: it gets its time to ask.
         assert_eq!(usable(at(70, Some(20))), ["eth1"]);
         assert_eq!(usable(at(95, Some(45))), ["eth0", "eth1"]);
+    }
+
+    #[test]
+    fn of_two_nics_of_the_boot_ones_address_the_one_with_a_link_does() {
+        let mut nics = [
+            nic("eth0", 1, false),
+            nic("eth1", 1, true),
+            nic("eth2", 3, true),
+        ];
+        nics[1].index = 2;
+        let at = |seconds, asking: Option<u64>| Situation {
+            nics: &nics,
+            bootif: Some(nics[0].mac),
+            device: None,
+            elapsed: Duration::from_secs(seconds),
+            asking: asking.map(Duration::from_secs),
+        };
+        assert_eq!(usable(at(0, None)), ["eth0", "eth1"]);
+        assert_eq!(usable(at(70, None)), ["eth0", "eth1"]);
+        assert_eq!(usable(at(70, Some(45))), ["eth0", "eth1", "eth2"]);
     }
 
     #[test]
