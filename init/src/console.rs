@@ -45,23 +45,36 @@ impl Consoles {
 
     /// Writes `text` to all of them. A serial line needs a carriage return too, which the terminal adds.
     pub fn write(&mut self, text: &[u8]) {
-        for (_, console) in &mut self.open {
+        for (name, console) in &mut self.open {
             let mut rest = text;
-            while !rest.is_empty() {
-                match console.write(rest) {
-                    Ok(written @ 1..) => rest = rest.get(written..).unwrap_or_default(),
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                        let mut ready = [PollFd::new(console, PollFlags::OUT)];
-                        if !matches!(poll(&mut ready, Some(&PATIENCE)), Ok(1..)) {
-                            break;
-                        }
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    _ => break,
-                }
+            if put(console, &mut rest).is_err()
+                && let Ok(again) = device(name)
+            {
+                // A shell that ends hangs its terminal up, for everybody who had it open.
+                *console = again;
+                let _ = put(console, &mut rest);
             }
         }
     }
+}
+
+/// Writes what it can of `rest`, which is what is left. A console that is stuck is left so.
+fn put(console: &mut File, rest: &mut &[u8]) -> std::io::Result<()> {
+    while !rest.is_empty() {
+        match console.write(rest) {
+            Ok(written @ 1..) => *rest = rest.get(written..).unwrap_or_default(),
+            Ok(0) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let mut ready = [PollFd::new(console, PollFlags::OUT)];
+                if !matches!(poll(&mut ready, Some(&PATIENCE)), Ok(1..)) {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn device(name: &str) -> std::io::Result<File> {

@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use bcd::sys::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::netlink::SocketAddrNetlink;
@@ -329,11 +331,8 @@ struct IpmiAnswer {
 }
 
 impl Ipmi {
-    /// How long one answer may take.
-    const PATIENCE: Timespec = Timespec {
-        tv_sec: 6,
-        tv_nsec: 0,
-    };
+    /// How long one answer may take, whatever else comes meanwhile.
+    const PATIENCE: Duration = Duration::from_secs(6);
 
     /// # Errors
     /// There is no such device, or it does not open.
@@ -373,9 +372,15 @@ impl Ipmi {
         if unsafe { libc::ioctl(self.0.as_raw_fd(), SEND as _, &raw const request) } != 0 {
             return Err(io::Error::last_os_error());
         }
+        let end = monotonic() + Self::PATIENCE;
         loop {
             let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
-            if poll(&mut ready, Some(&Self::PATIENCE))? == 0 {
+            let left = end.saturating_sub(monotonic());
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            if poll(&mut ready, Some(&left))? == 0 {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let (mut from, mut buffer) = ([0; 64], [0; 256]);

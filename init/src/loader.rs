@@ -9,7 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::edge::Uevents;
-use crate::modules::{Aliases, Dependencies, MAX_BYTES, SoftDependencies, canonical, name_of};
+use crate::modules::{
+    Aliases, Dependencies, MAX_BYTES, ModulesError, SoftDependencies, canonical, name_of,
+};
 use crate::say;
 
 /// MODULE_INIT_COMPRESSED_FILE of linux/module.h.
@@ -20,6 +22,8 @@ const BMC_DRIVERS: [&str; 3] = [
     "/sys/module/ipmi_ssif",
     "/sys/module/ipmi_powernv",
 ];
+/// Damaged lines of one of depmod's files that are passed over.
+const MAX_DAMAGED: u32 = 16;
 /// How deep wishes of wishes are followed.
 const MAX_DEPTH: u8 = 8;
 
@@ -51,12 +55,13 @@ impl Loader {
         let dependencies = read("modules.dep").map_err(|error| {
             format!("this image has no modules for the kernel {release}, so hardware may stay unseen: {error}")
         })?;
-        let said = |error: crate::modules::ModulesError| error.to_string();
         Ok(Self {
-            dependencies: Dependencies::parse(&dependencies).map_err(said)?,
-            aliases: Aliases::parse(&read("modules.alias")?).map_err(said)?,
-            soft: SoftDependencies::parse(&read("modules.softdep").unwrap_or_default())
-                .map_err(said)?,
+            dependencies: whole_lines(dependencies, Dependencies::parse)?,
+            aliases: whole_lines(read("modules.alias")?, Aliases::parse)?,
+            soft: whole_lines(
+                read("modules.softdep").unwrap_or_default(),
+                SoftDependencies::parse,
+            )?,
             directory,
             tried: BTreeSet::new(),
         })
@@ -148,9 +153,44 @@ impl Loader {
                     "this kernel cannot unpack it: build the image with modules unpacked",
                 ))
             }
+            Err(rustix::io::Errno::NOEXEC) => Err(io::Error::other(
+                "it is damaged, or of another kernel: build the image anew with this kernel's modules",
+            )),
+            Err(rustix::io::Errno::KEYREJECTED | rustix::io::Errno::NOKEY) => {
+                Err(io::Error::other(
+                    "it is not signed by a key that this kernel trusts, or was changed since (Secure Boot asks for that)",
+                ))
+            }
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// What depmod wrote. A line that is damaged costs its own module and no other's: the NIC's may be among those.
+fn whole_lines<T>(
+    mut text: Vec<u8>,
+    parse: impl Fn(&[u8]) -> Result<T, ModulesError>,
+) -> Result<T, String> {
+    let mut first = None;
+    for count in 0.. {
+        match parse(&text) {
+            Err(error @ ModulesError::Line { line, .. }) if count < MAX_DAMAGED => {
+                let mut lines = text.split_mut(|byte| *byte == b'\n');
+                if let Some(damaged) = lines.nth(line.saturating_sub(1)) {
+                    damaged.fill(b'#');
+                }
+                first.get_or_insert(error);
+            }
+            Err(error) => return Err(error.to_string()),
+            Ok(read) => {
+                if let Some(error) = first {
+                    say(&format!("{error}; damaged lines left out: {count}"));
+                }
+                return Ok(read);
+            }
+        }
+    }
+    Err("no list".to_owned())
 }
 
 /// What every device of every bus asks for.
@@ -218,4 +258,24 @@ pub fn modprobe(arguments: impl Iterator<Item = String>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_line_costs_its_own_module_and_no_other() {
+        let text = b"kernel/a.ko:\n\xff\xfe\nkernel/b.ko: ../../etc/shadow\nnonsense\nkernel/c.ko: kernel/a.ko\n";
+        let read = whole_lines(text.to_vec(), Dependencies::parse).unwrap();
+        assert_eq!(
+            read.paths().collect::<Vec<_>>(),
+            ["kernel/a.ko", "kernel/c.ko"]
+        );
+        let aliases = b"alias pci:v1* a\nalias\nalias pci:v2* c\n".to_vec();
+        let aliases = whole_lines(aliases, Aliases::parse).unwrap();
+        assert_eq!(aliases.matching("pci:v2x").collect::<Vec<_>>(), ["c"]);
+        // One that is damaged all over is another file.
+        assert!(whole_lines(b"x\n".repeat(99), Dependencies::parse).is_err());
+    }
 }
