@@ -2,6 +2,8 @@
 //! Bytes only; the sockets are [`crate::neighbours`]'s.
 use std::fmt::Write as _;
 
+use bcd::sys::log::is_unseen;
+
 /// The EtherType.
 pub const PROTOCOL: u16 = 0x88cc;
 /// Where switches send it: to the nearest bridge, which passes it on to nobody.
@@ -80,7 +82,7 @@ fn identifier(value: &[u8], mac: u8, network: u8) -> Option<(String, bool)> {
 /// One line of plain text, bounded; what is none is left out.
 fn text(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
-    let plain = text.chars().filter(|c| !c.is_control() && *c != '\u{fffd}');
+    let plain = text.chars().filter(|c| !is_unseen(*c) && *c != '\u{fffd}');
     let mut kept = String::new();
     for c in plain {
         if kept.len() + c.len_utf8() > MAX_TEXT {

@@ -2,7 +2,7 @@
 //! never stops the machine: the option is left out, and a complaint says so.
 use std::net::Ipv4Addr;
 
-use bcd::config::cmdline::CommandLine;
+use bcd::config::cmdline::{CommandLine, shown};
 use bcd::config::mac::Mac;
 
 /// A static configuration: the kernel's `ip=` (Documentation/admin-guide/nfs/nfsroot.rst).
@@ -103,9 +103,9 @@ impl Options {
     }
 
     fn complain(&mut self, name: &str, value: &str, instead: &str) {
-        let value: String = value.chars().take(80).collect();
+        let value = shown(name, value);
         self.complaints
-            .push(format!("{name}={value:?} is not understood: {instead}"));
+            .push(format!("{name}={value} is not understood: {instead}"));
     }
 }
 
@@ -282,6 +282,18 @@ mod tests {
                 (None, 1),
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn a_complaint_shows_no_secret_that_a_quote_has_swallowed() {
+        for name in ["console", "BOOTIF", "vlan", "ip"] {
+            let options = read(&format!(
+                "{name}=\"a/b bc.token=bcjt_jt_1.hush\" {name}=bcjt_hush/"
+            ));
+            assert!(!options.complaints.is_empty(), "{name}");
+            let all = options.complaints.concat();
+            assert!(!all.contains("hush") && !all.contains("bcjt"), "{all}");
         }
     }
 

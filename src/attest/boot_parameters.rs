@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::join_token::JoinToken;
-use crate::config::cmdline::CommandLine;
+use crate::config::cmdline::{CommandLine, brief};
 use crate::config::fresh::FreshConfig;
 use crate::config::mac::Mac;
 use crate::config::{Config, ConfigError, checked_site, gateway_url_of, values};
@@ -76,7 +76,7 @@ impl BootParameters {
                     last.name.starts_with("bc.").then(|| {
                         [
                             "the line ends in ",
-                            &last.name,
+                            &brief(&last.name),
                             ": if it is longer where it was made, a loader has cut it off",
                         ]
                         .concat()

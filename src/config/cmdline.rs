@@ -16,6 +16,8 @@ const MAX_PARAMETERS: usize = 4096;
 const LIMITS: [usize; 5] = [256, 512, 1024, 2048, 4096];
 /// Parameters whose value is never shown.
 const SECRET: [&str; 2] = ["bc.token", "bc.assertion"];
+/// What a join token begins with, wherever it stands.
+const TOKEN: &str = "bcjt_";
 /// How much of a value an error shows.
 const SHOWN: usize = 48;
 
@@ -122,6 +124,11 @@ impl CommandLine {
         &self.parameters
     }
 
+    /// Whether the line ends inside quotes.
+    pub fn has_open_quote(&self) -> bool {
+        self.open_quote
+    }
+
     /// The values of each `name=value`, in their order: for parameters that may stand often, like `console`.
     pub fn values<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         self.parameters
@@ -162,7 +169,7 @@ impl CommandLine {
         let last = self
             .parameters
             .last()
-            .map_or_else(String::new, |parameter| parameter.name.clone());
+            .map_or_else(String::new, |parameter| brief(&parameter.name));
         if LIMITS.contains(&(self.length + 1)) || LIMITS.contains(&self.length) {
             Some(Cut {
                 length: self.length,
@@ -207,14 +214,28 @@ impl fmt::Display for Cut {
     }
 }
 
-fn shown(name: &str, value: &str) -> String {
-    if SECRET.contains(&name) {
+/// A value as an error may show it: of a secret how long it is.
+pub fn shown(name: &str, value: &str) -> String {
+    if SECRET.contains(&name) || value.contains(TOKEN) {
         return format!("{} characters", value.chars().count());
     }
-    match value.char_indices().nth(SHOWN) {
-        Some((at, _)) => format!("\"{}...\"", value.get(..at).unwrap_or_default()),
-        None => format!("\"{value}\""),
+    format!("\"{}\"", brief(value))
+}
+
+/// The beginning of a name or value, up to a blank: behind it may stand other parameters, secrets among them, where a
+/// quote is missing or too many.
+pub fn brief(text: &str) -> String {
+    let word = text.split(|c: char| c.is_whitespace()).next();
+    let word = word.unwrap_or_default();
+    let end = word
+        .char_indices()
+        .nth(SHOWN)
+        .map_or(word.len(), |(at, _)| at);
+    let mut brief = word.get(..end).unwrap_or_default().to_owned();
+    if brief.len() < text.len() {
+        brief.push_str("...");
     }
+    brief
 }
 
 #[cfg(test)]
@@ -270,6 +291,26 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(text.len() < 300, "{text}");
+    }
+
+    #[test]
+    fn a_quote_too_few_or_too_many_shows_no_secret_behind_it() {
+        let secret = "bc.token=bcjt_jt_1.hush bc.assertion=hush";
+        for line in [
+            format!("bc.site=\"fsn1 {secret}\" bc.site=nbg1"),
+            format!("bc.site=fsn1 bc.site=\"{secret}"),
+            "bc.site=bcjt_jt_1.hush bc.site=fsn1".to_owned(),
+        ] {
+            let line = CommandLine::parse(line.as_bytes());
+            let text = line.one("bc.site").unwrap_err().to_string();
+            assert!(!text.contains("hush") && !text.contains("bcjt"), "{text}");
+        }
+        for line in ["a \"bc.token bcjt_jt_1.hush", "bc.site=\"x bc.token=hush"] {
+            let cut = CommandLine::parse(line.as_bytes()).cut().unwrap();
+            assert!(!cut.to_string().contains("hush"), "{cut}");
+        }
+        assert_eq!(brief("one two"), "one...");
+        assert_eq!(brief(&"ä".repeat(49)), "ä".repeat(48) + "...");
     }
 
     #[test]

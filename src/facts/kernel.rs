@@ -2,6 +2,7 @@
 use super::tree::{Tree, clean};
 use super::{Area, Problems};
 use crate::proto::Kernel;
+use crate::sys::log::is_unseen;
 
 /// The kernels of today take no longer one (COMMAND_LINE_SIZE is 2048 on arm64 and x86).
 const COMMAND_LINE: usize = 4096;
@@ -33,11 +34,44 @@ pub fn command_line(bytes: &[u8]) -> String {
             line.push_str(name);
             line.push_str("=***");
         } else {
-            push_without_user(&mut line, word);
+            push_without_user(&mut line, &without_inner(word));
         }
     }
-    line.retain(|c| !c.is_control());
+    line.retain(|c| !is_unseen(c));
     line
+}
+
+/// A word without the secrets that stand in its value: quotes hold other parameters (`init.args="--token=x"`), and some
+/// values are parameters themselves (`systemd.setenv=API_KEY=x`).
+fn without_inner(word: &str) -> String {
+    let mut clean = String::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((before, value)) = rest.split_once('=') {
+        clean.push_str(before);
+        clean.push('=');
+        let name = before
+            .rsplit(|c: char| c.is_whitespace() || "\"',;&?".contains(c))
+            .next();
+        rest = value;
+        if name.is_some_and(is_secret) {
+            rest = behind(value);
+            if rest.len() < value.len() {
+                clean.push_str("***");
+            }
+        }
+    }
+    clean.push_str(rest);
+    // And a join token without its name.
+    while let Some((before, token)) = clean.split_once("bcjt_") {
+        clean = [before, "***", behind(token)].concat();
+    }
+    clean
+}
+
+/// What follows a value: from the next blank or quote on.
+fn behind(value: &str) -> &str {
+    let end = value.find(|c: char| c.is_whitespace() || c == '"');
+    value.get(end.unwrap_or(value.len())..).unwrap_or_default()
 }
 
 fn is_secret(name: &str) -> bool {
@@ -156,6 +190,20 @@ mod tests {
                 "bc.gateway=https://gw.example.com",
             ),
             ("a=\"://x@y z://u@v\"", "a=\"://***@y z://***@v\""),
+            (
+                "console=\"ttyS0 bc.token=x.y bc.assertion=z\" quiet",
+                "console=\"ttyS0 bc.token=*** bc.assertion=***\" quiet",
+            ),
+            (
+                "systemd.setenv=API_KEY=hush systemd.setenv=A=b",
+                "systemd.setenv=API_KEY=*** systemd.setenv=A=b",
+            ),
+            (
+                "x=http://h/?user=me&token=hush",
+                "x=http://h/?user=me&token=***",
+            ),
+            ("bcjt_jt_1.x a=bcjt_jt_2.y", "*** a=***"),
+            ("a=\"b bc.token=hush", "a=\"b bc.token=***"),
             ("a\u{1b}[31m b", "a[31m b"),
             ("token= \"", "token= \""),
             ("", ""),

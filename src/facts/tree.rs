@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::sys::log::is_unseen;
+
 /// The longest text taken from a machine, in bytes; docs/protocol.md refuses longer ones.
 pub const TEXT: usize = 256;
 
@@ -86,7 +88,7 @@ impl Tree {
     }
 }
 
-/// The first line of `bytes`: without control characters in it or blanks around it, at most
+/// The first line of `bytes`: without [unseen](is_unseen) characters in it or blanks around it, at most
 /// [`TEXT`] bytes; what is no UTF-8 is replaced.
 pub fn clean(bytes: &[u8]) -> String {
     let line = bytes
@@ -94,7 +96,7 @@ pub fn clean(bytes: &[u8]) -> String {
         .next()
         .unwrap_or_default();
     let line = String::from_utf8_lossy(line.get(..TEXT).unwrap_or(line));
-    let mut text: String = line.chars().filter(|c| !c.is_control()).collect();
+    let mut text: String = line.chars().filter(|c| !is_unseen(*c)).collect();
     // What was no text has grown in becoming some.
     while text.len() > TEXT {
         text.pop();
@@ -150,6 +152,7 @@ pub mod tests {
             (b"\n", ""),
             (b" \x01 ", ""),
             (b"\x7f EPYC \x01", "EPYC"),
+            ("SN\u{202e}42\u{2028}\u{feff}".as_bytes(), "SN42"),
         ] {
             assert_eq!(clean(bytes), text);
         }

@@ -259,12 +259,19 @@ pub fn one_line_chain(error: &dyn std::error::Error) -> String {
     one_line(&text)
 }
 
-/// `text` with control characters as escapes: an error may quote what a peer sent, and that must
+/// Whether a character is not seen itself, and changes what is seen of others: a control, a line's end, what turns the
+/// direction of writing. No name or serial number has one.
+pub fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// `text` with what is [unseen](is_unseen) as escapes: an error may quote what a peer sent, and that must
 /// neither break the line nor drive the terminal.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if is_unseen(c) {
             line.extend(c.escape_default());
         } else {
             line.push(c);
@@ -299,7 +306,7 @@ fn quote(line: &mut String, text: &str) {
             '\n' => line.push_str("\\n"),
             '\t' => line.push_str("\\t"),
             // The C1 controls too: some terminals obey them.
-            c if c.is_control() => {
+            c if is_unseen(c) => {
                 let _ = write!(line, "\\u{:04x}", u32::from(c));
             }
             c => line.push(c),
@@ -359,7 +366,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_a_peer_sent_can_neither_break_the_line_nor_drive_the_terminal() {
-        let hostile = "a\"b\\c\n\u{1b}[31m\u{9b}x=y\u{7f}";
+        let hostile = "a\"b\\c\n\u{1b}[31m\u{9b}x=y\u{7f}\u{202e}\u{2028}";
         for json in [true, false] {
             let (line, _) = render_as(
                 NOW,
@@ -368,9 +375,9 @@ pub(crate) mod tests {
                 &[("said", Value::Text(hostile))],
                 json,
             );
-            assert!(!line.chars().any(char::is_control), "{line}");
+            assert!(!line.chars().any(is_unseen), "{line}");
             assert!(
-                line.contains(r#""a\"b\\c\n\u001b[31m\u009bx=y\u007f""#),
+                line.contains(r#""a\"b\\c\n\u001b[31m\u009bx=y\u007f\u202e\u2028""#),
                 "{line}"
             );
         }
