@@ -11,6 +11,19 @@ use proto_gen::codec::Message;
 /// The longest command line: COMMAND_LINE_SIZE of x86 and arm64 kernels, without its NUL.
 pub const LINE_MAX: usize = 2047;
 
+/// All that [`BootParameters::line`] writes.
+pub const NAMES: [&str; 9] = [
+    "bc.gateway",
+    "bc.server_name",
+    "bc.cache",
+    "bc.site",
+    "bc.pins",
+    "bc.jwk",
+    "bc.token",
+    "bc.assertion",
+    "BOOTIF",
+];
+
 /// What a machine's ramdisk is told.
 pub struct BootParameters<'a> {
     pub gateway: &'a str,
@@ -111,7 +124,12 @@ mod tests {
         assert!((340..=343).contains(&length("bc.assertion")), "{text}");
         assert_eq!(length("BOOTIF"), 27);
         assert!(text.len() <= LINE_MAX / 2, "{} characters", text.len());
-        assert_eq!(parsed.parameters().len(), 9);
+        let names: Vec<&str> = parsed
+            .parameters()
+            .iter()
+            .map(|one| one.name.as_str())
+            .collect();
+        assert_eq!(names, NAMES);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use bcd::attest::bootstrap::{self, Given};
 use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, chain, facts_text, one_line, print};
+use bcd::config::cmdline::CommandLine;
 use bcd::config::mac::Mac;
 use bcd::config::{gateway_url_of, values};
 use bcd::facts::view::{FactsView, size};
@@ -18,7 +19,7 @@ use super::client::{self, Client, DIR, JSON};
 use super::files;
 use super::{sites, table};
 use crate::api::views::{CreateToken, CreatedToken, MachineView, Machines};
-use crate::bootparams::{BootParameters, LINE_MAX};
+use crate::bootparams::{BootParameters, LINE_MAX, NAMES};
 use crate::dev::SITE_KEY;
 use crate::joinservice::discovery;
 use crate::json::Json;
@@ -182,6 +183,7 @@ fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
     if cache.is_some_and(|url| Url::parse(url).is_err()) {
         return Err(Failure::refused("--cache is an http:// or https:// URL"));
     }
+    let own = appended(args.value("append").unwrap_or_default())?;
     let key = files::read_key(&site_key(args)?, "better-compute sites new-key")?;
     let client = Client::new(args)?;
     let pin = key.pin().to_string();
@@ -232,9 +234,9 @@ fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
         mac,
     };
     let mut line = parameters.line();
-    if let Some(own) = args.value("append") {
+    if !own.is_empty() {
         line.push(' ');
-        line.push_str(&one_line(own.trim()));
+        line.push_str(own);
     }
     if line.len() > LINE_MAX {
         return Err(Failure::refused(format!(
@@ -245,6 +247,34 @@ fn boot_params(args: &Args) -> Result<ExitCode, Failure> {
     }
     print(&format!("{line}\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The site's own parameters, which stand behind.
+///
+/// # Errors
+/// They would break the line, or say twice what it says: the machine would refuse that.
+fn appended(own: &str) -> Result<&str, Failure> {
+    let refused = |why: &str| Failure::refused(format!("--append {why}"));
+    if own.chars().any(char::is_control) {
+        return Err(refused(
+            "holds the end of a line or another control character",
+        ));
+    }
+    let added = CommandLine::parse(own.as_bytes());
+    if added.has_open_quote() {
+        return Err(refused("ends inside quotes: close them"));
+    }
+    match added
+        .parameters()
+        .iter()
+        .find(|one| NAMES.contains(&one.name.as_str()))
+    {
+        Some(one) => Err(refused(&format!(
+            "holds {}, which stands on the line already: leave it out",
+            one.name
+        ))),
+        None => Ok(own.trim()),
+    }
 }
 
 fn gateway(text: &str) -> Result<String, Failure> {

@@ -230,7 +230,7 @@ impl fmt::Display for Refusal {
             // What a node calls its site may be any text.
             Self::OtherSite { token, asked } => write!(
                 f,
-                "the join token is for site {token}, not {}: correct site in config.toml or make a token for that site",
+                "the join token is for site {token}, not {}: correct its site (site in config.toml, bc.site in a ramdisk), or make a token for that site",
                 quote(asked)
             ),
             Self::OtherAttestor { token, asked } => write!(
