@@ -1,5 +1,6 @@
 //! Netlink: what the kernel sends is taken apart without a panic, and nothing of it is larger than
 //! what came.
+use bcd::command::diag::ethtool;
 use bcd::facts::nics;
 use bcd::sys::netlink::{attributes, messages};
 
@@ -33,6 +34,9 @@ fn walk(payload: &[u8]) {
         }
         assert!(!link.name.is_empty());
     }
+    let mut told = Vec::new();
+    ethtool::take(payload, &mut told);
+    assert!(told.len() <= 1);
     if let Some(address) = nics::address(payload) {
         assert!(!address.address.to_string().is_empty());
     }

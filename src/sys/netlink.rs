@@ -34,6 +34,9 @@ pub const RTM_GETLINK: u16 = 18;
 pub const RTM_NEWADDR: u16 = 20;
 pub const RTM_GETADDR: u16 = 22;
 
+/// The generic family that lists all others.
+pub const GENL_ID_CTRL: u16 = 16;
+
 /// NETLINK_ROUTE is protocol 0, which rustix writes so.
 const ROUTE: Option<Protocol> = None;
 /// The kernel fills at most 32 KiB at a time, and less for a small reader.
@@ -148,7 +151,31 @@ pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 /// # Errors
 /// See [`NetlinkError`]; what was handed over is then incomplete.
 pub fn dump(request: u16, body: &[u8], take: &mut dyn FnMut(Step<'_>)) -> Result<(), NetlinkError> {
-    let socket = open(ROUTE)?;
+    dump_of(ROUTE, request, body, take)
+}
+
+/// As [`dump`], of the generic family with the number `family`: its `command`, with these attributes.
+///
+/// # Errors
+/// As [`dump`].
+pub fn dump_generic(
+    family: u16,
+    command: u8,
+    attributes: &[u8],
+    take: &mut dyn FnMut(Step<'_>),
+) -> Result<(), NetlinkError> {
+    // struct genlmsghdr: the command, the interface's version, nothing.
+    let body = [&[command, 1, 0, 0], attributes].concat();
+    dump_of(Some(netlink::GENERIC), family, &body, take)
+}
+
+fn dump_of(
+    protocol: Option<Protocol>,
+    request: u16,
+    body: &[u8],
+    take: &mut dyn FnMut(Step<'_>),
+) -> Result<(), NetlinkError> {
+    let socket = open(protocol)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
         .map_err(|errno| NetlinkError::Os("set a netlink time-out", errno))?;
     // From now on the kernel alone can send to this socket.

@@ -22,6 +22,7 @@ use crate::proto::{
 pub mod ata;
 pub mod dcgm;
 mod disks;
+pub mod ethtool;
 pub mod memory;
 pub mod network;
 pub mod nvme;

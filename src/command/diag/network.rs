@@ -1,9 +1,11 @@
 //! `diag.network`: links and their counters, watched for a few seconds: what grows now is wrong now, whatever
 //! happened in the months before.
 //!
-//! Links by rtnetlink; speed, duplex, driver and the bus from sysfs, and the ports of InfiniBand adapters.
+//! Links by rtnetlink, and what their drivers add to it ([`super::ethtool`]); speed, duplex, driver and the bus from
+//! sysfs, and the ports of InfiniBand adapters.
 use std::time::Duration;
 
+use super::ethtool::{self, Told};
 use super::{Finding, Report, shown};
 use crate::command::kinds::decode;
 use crate::command::machine::Failure;
@@ -129,6 +131,7 @@ impl Network {
     pub fn run(&self, context: &mut Context, report: &mut Report<'_>) -> Result<(), Failure> {
         let tree = Tree::new("/".as_ref());
         let before = self.links(&tree)?;
+        let told_before = ethtool::read();
         let ports = self.ports(&tree);
         if before.is_empty() && ports.is_empty() && !self.only.is_empty() {
             return Err(Failure::new(
@@ -144,10 +147,13 @@ impl Network {
             return Err(Failure::new("Cancelled", "stopped"));
         }
         let now = self.links(&tree)?;
+        let told = ethtool::read();
         for counted in &now {
             let index = counted.link.index;
             let earlier = before.iter().find(|earlier| earlier.link.index == index);
-            let mut finding = judged(counted, earlier.unwrap_or(counted));
+            let own = Told::of(&told, index);
+            let mut finding = judged(counted, earlier.unwrap_or(counted), own.no_link());
+            own.judge(&Told::of(&told_before, index), &mut finding);
             device(&tree, &counted.link, &mut finding);
             report.add(finding)?;
         }
@@ -205,8 +211,8 @@ impl Network {
     }
 }
 
-/// What two looks at a link say.
-fn judged(now: &Counted, before: &Counted) -> Finding {
+/// What two looks at a link say, and its driver of why there is none.
+fn judged(now: &Counted, before: &Counted, no_link: Option<&str>) -> Finding {
     let mut finding = Finding::new(&now.link.name);
     finding.asked();
     let link = &now.link;
@@ -230,10 +236,13 @@ fn judged(now: &Counted, before: &Counted) -> Finding {
         finding.say(DiagVerdict::FAIL, &parts);
     }
     if link.up && !link.carrier {
-        finding.say(
-            DiagVerdict::WARN,
-            &["it is up and has no carrier: see cable, transceiver and switch"],
-        );
+        let why = no_link.map_or_else(String::new, |why| [" (", why, ")"].concat());
+        let parts = [
+            "it is up and has no carrier",
+            &why,
+            ": see cable, transceiver and switch",
+        ];
+        finding.say(DiagVerdict::WARN, &parts);
     }
     for (((at, name), now), before) in counters {
         let grown = now.saturating_sub(before);
@@ -422,7 +431,7 @@ mod tests {
     fn what_grows_while_it_is_watched_is_wrong_and_what_happened_before_is_told() {
         let mut before = link();
         before.counters[4] = 900;
-        let same = judged(&before, &before);
+        let same = judged(&before, &before, None);
         assert_eq!(
             (same.0.verdict, same.0.problems.len()),
             (DiagVerdict::OK, 0)
@@ -430,19 +439,21 @@ mod tests {
         let mut now = before.clone();
         now.counters[10] = 3;
         now.counters[0] = 5000;
-        let grown = judged(&now, &before);
+        let grown = judged(&now, &before, None);
         assert_eq!(grown.0.verdict, DiagVerdict::WARN);
         assert_eq!(
             grown.0.problems,
             ["rx_crc_errors grew by 3 while it was watched"]
         );
         now.carrier_changes = 4;
-        assert_eq!(judged(&now, &before).0.verdict, DiagVerdict::FAIL);
+        assert_eq!(judged(&now, &before, None).0.verdict, DiagVerdict::FAIL);
         let mut dark = link();
         dark.link.carrier = false;
-        assert_eq!(judged(&dark, &dark).0.verdict, DiagVerdict::WARN);
+        let found = judged(&dark, &dark, Some("no cable")).0;
+        assert_eq!(found.verdict, DiagVerdict::WARN);
+        assert!(found.problems[0].starts_with("it is up and has no carrier (no cable): see"));
         dark.link.up = false;
-        assert_eq!(judged(&dark, &dark).0.verdict, DiagVerdict::OK);
+        assert_eq!(judged(&dark, &dark, None).0.verdict, DiagVerdict::OK);
     }
 
     #[test]
