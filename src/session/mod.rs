@@ -214,7 +214,7 @@ pub async fn run<D: Duties + 'static>(
                 match &failed {
                     // Its gateway ends a session that another one is about to replace.
                     Some(error) if holder.dialling.is_some() => {
-                        let fields = [("error", Value::Chain(error))];
+                        let fields = [("reason", Value::Chain(error))];
                         log::event(Level::Info, "session.left", &fields);
                         holder.duties.stands(Stands::Trying);
                     }

@@ -391,6 +391,10 @@ fn cancel(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of a log that was collected and has nothing in it.
+const NOTHING_LOGGED: &str = "nothing was logged there: see that the unit's name is right (systemctl list-units on the node), \
+     and the times and the boot that were asked for";
+
 /// A command for a person.
 fn text_of(command: &Json) -> String {
     let now = now_ms();
@@ -418,9 +422,13 @@ fn text_of(command: &Json) -> String {
         )
     });
     let text = |name: &str| Some(command.text(name).to_owned());
+    let result = command.get("result");
+    let empty = command.text("kind") == "logs.collect"
+        && result.is_some_and(|result| result.number("size") == Some(0));
+    let hint = empty.then(|| NOTHING_LOGGED.to_owned());
     // Of a diagnosis the findings below say more than its result.
     let diagnosis = command.get("findings").is_some();
-    let verdict = command.get("result").filter(|_| diagnosis).map(|result| {
+    let verdict = result.filter(|_| diagnosis).map(|result| {
         let count = |name: &str| result.number(name).unwrap_or(0);
         format!(
             "{} ({} ok, {} unknown, {} warn, {} fail)",
@@ -442,6 +450,7 @@ fn text_of(command: &Json) -> String {
         ("verdict", verdict),
         ("result", shown("result").filter(|_| !diagnosis)),
         ("output", output),
+        ("hint", hint),
         ("made", at("createdAtMs")),
         ("deadline", deadline),
         ("sent", at("sentAtMs")),
@@ -510,6 +519,17 @@ fn findings_text(findings: &[Json]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_with_nothing_in_it_says_why_that_may_be() {
+        let shown = |kind: &str, size: u32| {
+            let text = format!(r#"{{"id":"cmd_a","kind":"{kind}","result":{{"size":{size}}}}}"#);
+            text_of(&Json::parse(text.as_bytes(), 4096, 8).unwrap())
+        };
+        assert!(shown("logs.collect", 0).contains("hint:         nothing was logged there"));
+        assert!(!shown("logs.collect", 1).contains("hint:"));
+        assert!(!shown("node.facts", 0).contains("hint:"));
+    }
 
     #[test]
     fn a_diagnosis_is_a_table_with_what_is_wrong_first() {

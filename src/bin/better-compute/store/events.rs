@@ -22,21 +22,6 @@ pub const EVENTS_FOR_MS: i64 = 30 * 86_400_000;
 pub const MISSING: &str = "events_missing";
 /// The kind of the events that diagnoses tell by.
 pub const DIAG_REPORT: &str = "diag_report";
-/// All kinds that [`kind_of`] names, and [`MISSING`].
-pub const KINDS: [&str; 11] = [
-    "section_status",
-    "command_update",
-    "facts",
-    "events_dropped",
-    "journal_damaged",
-    "storage_fault",
-    "identity_renewed",
-    DIAG_REPORT,
-    "receipt",
-    "unknown",
-    MISSING,
-];
-
 /// An event as it came: encoded, with what this program does not know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incoming {
@@ -69,20 +54,32 @@ pub struct EventsAsked {
     pub limit: u32,
 }
 
-/// The name of an event's kind, as operators see it.
-pub fn kind_of(event: &Event) -> &'static str {
-    match &event.body {
-        Some(EventBody::SectionStatus(_)) => "section_status",
-        Some(EventBody::CommandUpdate(_)) => "command_update",
-        Some(EventBody::Facts(_)) => "facts",
-        Some(EventBody::EventsDropped(_)) => "events_dropped",
-        Some(EventBody::JournalDamaged(_)) => "journal_damaged",
-        Some(EventBody::StorageFault(_)) => "storage_fault",
-        Some(EventBody::IdentityRenewed(_)) => "identity_renewed",
-        Some(EventBody::DiagReport(_)) => DIAG_REPORT,
-        Some(EventBody::Receipt(_)) => "receipt",
-        None => "unknown",
-    }
+/// The kinds of events, each in one place: the list that operators' questions are held against, and an event's own name.
+macro_rules! kinds {
+    ($($body:ident: $name:expr,)*) => {
+        /// All kinds that [`kind_of`] names, and [`MISSING`].
+        pub const KINDS: &[&str] = &[$($name,)* "unknown", MISSING];
+
+        /// The name of an event's kind, as operators see it.
+        pub fn kind_of(event: &Event) -> &'static str {
+            match &event.body {
+                $(Some(EventBody::$body(_)) => $name,)*
+                None => "unknown",
+            }
+        }
+    };
+}
+
+kinds! {
+    SectionStatus: "section_status",
+    CommandUpdate: "command_update",
+    Facts: "facts",
+    EventsDropped: "events_dropped",
+    JournalDamaged: "journal_damaged",
+    StorageFault: "storage_fault",
+    IdentityRenewed: "identity_renewed",
+    DiagReport: DIAG_REPORT,
+    Receipt: "receipt",
 }
 
 fn stored(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
