@@ -151,11 +151,11 @@ class ControlPlane:
     def kill(self):
         self.process.kill()
 
-    def run(self, *arguments, check=True):
+    def run(self, *arguments, check=True, seconds=60):
         """An operator's command against this control plane."""
         done = subprocess.run(
             [*self.prefix, str(self.program), *[str(a) for a in arguments], "--dir", str(self.dir)],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean_env(), timeout=60)
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean_env(), timeout=seconds)
         if check and done.returncode != 0:
             pytest.fail(f"better-compute {' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stderr}")
         return done

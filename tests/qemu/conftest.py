@@ -53,6 +53,31 @@ def image(ramdisk, bcd, init, modules):
     return output
 
 
+@pytest.fixture(scope="session")
+def server_kernel():
+    """A directory with Debian's kernel for servers, which drives SATA too."""
+    done = subprocess.run([ROOT / "tools/kernel.sh", "amd64", "generic"], capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        pytest.fail(f"no kernel to boot:\n{done.stderr}")
+    return pathlib.Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def server_image(ramdisk, bcd, init, server_kernel):
+    output = ROOT / "target/qemu/initrd-generic.img"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    modules = next((server_kernel / "lib/modules").iterdir())
+    with open(output.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists() or output.stat().st_mtime < max(part.stat().st_ctime for part in (bcd, init, ramdisk)):
+            done = subprocess.run(
+                [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox",
+                 "--files", "/bin/busybox=/bin/sh", "--output", output], capture_output=True, text=True, timeout=200)
+            if done.returncode != 0:
+                pytest.fail(f"ramdisk build: {done.stderr}")
+    return output
+
+
 @pytest.fixture
 def machine(kernel, image, tmp_path):
     """machine(cmdline, *qemu's arguments) starts a guest, of the labs' own kernel and image or of the two that `boots`
@@ -72,8 +97,18 @@ def machine(kernel, image, tmp_path):
     for guest in made:
         for left in ("s1", "qmp"):
             (guest.dir / left).unlink(missing_ok=True)
-        for disk in guest.dir.glob("*.disk"):
-            os.unlink(disk)
+    for disk in tmp_path.rglob("*.disk"):
+        disk.unlink()
+
+
+@pytest.fixture
+def server(machine, server_kernel, server_image):
+    """server(name, cmdline, *qemu's arguments) starts a guest of the kernel for servers."""
+
+    def make(name, cmdline, *more):
+        return machine(cmdline, *more, name=name, boots=(server_kernel / "vmlinuz", server_image), memory=768)
+
+    return make
 
 
 class NodeGuest:

@@ -4,6 +4,7 @@ Everything is emulated (accel=tcg), so that it runs where machines cannot be vir
 """
 
 import contextlib
+import datetime
 import json
 import re
 import socket
@@ -124,6 +125,12 @@ class Shell:
         done = self.machine.wait_for(f"^done-{self.count}$", seconds, self.machine.debug, before)
         text = self.machine.output(self.machine.debug)[before:done.start()]
         return re.split(f"^begin-{self.count}\n", text, maxsplit=1, flags=re.M)[-1]
+
+
+def days_ahead(days):
+    """Where a clock stands that is ahead by so much, for QEMU's `-rtc base=`."""
+    now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
+    return now.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def user_network(name, mac, *more, options="", model="virtio-net-pci"):

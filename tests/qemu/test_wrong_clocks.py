@@ -1,16 +1,12 @@
 """Machines whose clock is wrong join and hold a session all the same: certificates are judged by trusted time."""
 
-import datetime
 import re
 
 import pytest
 
+from qemu.machine import days_ahead
+
 pytestmark = pytest.mark.timeout(300)
-
-
-def days_ahead(days):
-    now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
-    return now.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @pytest.mark.parametrize("base", [

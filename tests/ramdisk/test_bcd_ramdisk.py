@@ -8,82 +8,12 @@ import re
 import subprocess
 import time
 
-import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from lab import Background, clean_env, wait_for
+from lab import clean_env, wait_for
+from ramdisk.boots import OTHER, Boot, secrets
 from site_agent import assertion, read_key
-
-OTHER = "52:54:00:99:99:99"
-
-
-@pytest.fixture(scope="session")
-def mac(bcd):
-    """The MAC of a card of this machine."""
-    done = subprocess.run([bcd, "facts", "--json"], capture_output=True, text=True, timeout=60, env=clean_env())
-    cards = [one["mac"] for one in json.loads(done.stdout)["interfaces"] if one["kind"] == "physical"]
-    if not cards:
-        pytest.fail("this machine has no network card, so it cannot be one that boots by network")
-    return cards[0]
-
-
-class Boot:
-    """One boot of a machine: its command line, and what is on its tmpfs."""
-
-    def __init__(self, bcd, dev, directory, line):
-        self.bcd, self.dev, self.dir = bcd, dev, directory
-        directory.mkdir()
-        self.line = line
-        self.data_dir = directory / "run"
-        self.process = None
-
-    @property
-    def command(self):
-        (self.dir / "cmdline").write_text(self.line + "\n")
-        return [self.bcd, "ramdisk", "--cmdline", self.dir / "cmdline", "--data-dir", self.data_dir]
-
-    def run(self):
-        """It must end by itself: its exit code and its errors."""
-        done = subprocess.run(self.command, capture_output=True, text=True, timeout=60, env=clean_env())
-        return done.returncode, done.stderr
-
-    def start(self):
-        self.process = Background(self.command, self.dir / "log")
-        return self.process
-
-    def connected(self):
-        def node():
-            if not self.process.running():
-                pytest.fail(f"bcd ramdisk ended:\n{self.process.output()}")
-            return next((n for n in self.dev.nodes() if n["state"] == "connected"), None)
-        return wait_for("the ramdisk to be connected", node)
-
-    def parameter(self, name):
-        return re.search(rf"(?:^| ){re.escape(name)}=(\S+)", self.line)[1]
-
-    def with_parameter(self, name, value):
-        self.line = self.line.replace(f"{name}={self.parameter(name)}", f"{name}={value}")
-
-
-@pytest.fixture
-def boot(bcd, dev, mac, tmp_path):
-    """boot(mac) makes boot parameters for a machine, and the boot they are for."""
-    made = []
-
-    def make(address=mac, *flags):
-        line = dev.run("machines", "boot-params", "--mac", address, *flags).stdout.strip()
-        made.append(Boot(bcd, dev, tmp_path / f"boot{len(made)}", line))
-        return made[-1]
-
-    yield make
-    for one in made:
-        if one.process:
-            one.process.kill()
-
-
-def secrets(boot):
-    return [boot.parameter("bc.token").split(".")[1], boot.parameter("bc.assertion")]
 
 
 def test_a_machine_joins_is_connected_as_a_ramdisk_and_shows_its_hardware(boot, dev, mac):
@@ -236,3 +166,10 @@ def test_a_line_that_no_kernel_takes_is_not_printed(dev, mac):
     done = dev.run("machines", "boot-params", "--mac", mac, "--append", "x" * 1300, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert "and kernels take 2047: make --append shorter by" in done.stderr
+    # Nor one that the machine would refuse, or read otherwise than it was meant; and no token is made for it.
+    before = len(dev.json("tokens", "list")["tokens"])
+    for own, said in [("quiet bc.site=hel1", "holds bc.site, which stands on the line already"),
+                      ('x="a BOOTIF=1', "ends inside quotes"), ("a\nb", "holds the end of a line")]:
+        done = dev.run("machines", "boot-params", "--mac", mac, "--append", own, check=False)
+        assert done.returncode == 2 and done.stdout == "" and said in done.stderr, done.stderr
+    assert len(dev.json("tokens", "list")["tokens"]) == before

@@ -22,6 +22,7 @@ pub const EVENTS_FOR_MS: i64 = 30 * 86_400_000;
 pub const MISSING: &str = "events_missing";
 /// The kind of the events that diagnoses tell by.
 pub const DIAG_REPORT: &str = "diag_report";
+
 /// An event as it came: encoded, with what this program does not know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incoming {
