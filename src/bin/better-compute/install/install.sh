@@ -18,7 +18,7 @@ check_host() {
   for tool in systemctl sha256sum; do
     command -v "$tool" >/dev/null 2>&1 || die 1 "$tool is not on this host; a host without systemd runs bcd node by its own means"
   done
-  command -v curl >/dev/null 2>&1 || command -v wget >/dev/null 2>&1 || die 1 "neither curl nor wget is on this host: install one of them"
+  [ -n "$carried" ] || command -v curl >/dev/null 2>&1 || command -v wget >/dev/null 2>&1 || die 1 "neither curl nor wget is on this host: install one of them"
   machine=$(uname -m)
   case $machine in
     x86_64 | amd64) arch=amd64 sha256=$sha256_amd64 ;;
@@ -57,26 +57,34 @@ download() {
   trap 'rm -rf "$work"' EXIT
   trap 'exit 130' INT
   trap 'exit 143' HUP TERM
-  fetch "$downloads/bcd/$version/linux-$arch" "$work/bcd"
+  fetch bcd "" "$work/bcd"
   verify "$work/bcd" "$sha256"
   [ -z "$install_plugins" ] || fetch_plugins
 }
 
+# fetch PRODUCT SUFFIX PATH: from the control plane, or from the directory that was carried here.
 fetch() {
-  say "downloading $1"
+  if [ -n "$carried" ]; then
+    from=$carried/$1_${version}_linux_$arch$2
+    say "taking $from"
+    cat "$from" >"$3" || die 1 "$from cannot be read; nothing was installed"
+    return
+  fi
+  from=$downloads/$1/$version/linux-$arch
+  say "downloading $from"
   if command -v curl >/dev/null 2>&1; then
     curl --fail --silent --show-error --location --proto '=https' --proto-redir '=https' --tlsv1.2 --retry 3 \
-      --connect-timeout 30 --output "$2" "$1" </dev/null || die 1 "the download of $1 failed; nothing was installed"
+      --connect-timeout 30 --output "$3" "$from" </dev/null || die 1 "the download of $from failed; nothing was installed"
   else
-    wget --quiet --https-only --tries=4 --timeout=30 --output-document="$2" "$1" </dev/null ||
-      die 1 "the download of $1 failed; nothing was installed"
+    wget --quiet --https-only --tries=4 --timeout=30 --output-document="$3" "$from" </dev/null ||
+      die 1 "the download of $from failed; nothing was installed"
   fi
 }
 
 verify() {
   found=$(sha256sum "$1")
   found=${found%% *}
-  [ "$found" = "$2" ] || die 1 "the download has the SHA-256 $found, not $2: it is not the release this script was made for; nothing was installed"
+  [ "$found" = "$2" ] || die 1 "$from has the SHA-256 $found, not $2: it is not the release this script was made for; nothing was installed"
 }
 
 # has_section NAME FILE
@@ -217,6 +225,7 @@ main() {
   config=/etc/bcd/config.toml
   bcd=/usr/local/bin/bcd
   units=/etc/systemd/system
+  carried=${BCD_RELEASE_DIR:-}
   settings
   check_host
   read_token

@@ -8,7 +8,7 @@ fetch_plugins() {
     digest=$(plugin_digest "$plugin-$arch")
     [ -n "$digest" ] || die 1 "the release has no $plugin for $arch; nothing was installed"
     archive=$work/$plugin.tar.gz
-    fetch "$downloads/$plugin/$version/linux-$arch" "$archive"
+    fetch "$plugin" .tar.gz "$archive"
     verify "$archive" "$digest"
     open_archive
   done

@@ -1,0 +1,79 @@
+"""How long the script takes to make a host a node, and how long an upgrade keeps it away: SPECIFICATION.md has the promises.
+
+The clock on the wall belongs to the machine the tests run on, which may be busy with builds: what is asserted here is the promise with room for
+that, and what was measured is printed.
+"""
+
+import json
+import os
+import time
+
+import pytest
+
+from lab import wait_for
+
+from .host import Host
+from .test_host import connected, well
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a container")
+
+# Promised is 2 s of both; a machine that is busy with other things gets so many times as long.
+ROOM = 5
+
+
+class Timed(Host):
+    """A host whose curl and systemctl say how long they took."""
+
+    def __init__(self, directory, fleet):
+        super().__init__(directory, fleet)
+        for tool in ("curl", "systemctl"):
+            path = self.shared / "tools" / tool
+            real = path.resolve()
+            path.unlink()
+            path.write_text(f"#!/bin/sh\nbegan=$(/bin/date +%s%N)\n{real} \"$@\"\ncode=$?\necho $(($(/bin/date +%s%N) - began)) >>/opt/elsewhere\nexit $code\n")
+            path.chmod(0o755)
+
+    def elsewhere(self):
+        """Seconds in the download and in systemd since the last question."""
+        path = self.shared / "elsewhere"
+        spent = sum(map(int, path.read_text().split())) / 1e9
+        path.unlink()
+        return spent
+
+    def journal(self):
+        lines = self.run("journalctl", "--no-pager", "-o", "json", "-u", "bcd.service").splitlines()
+        return [(int(entry["__REALTIME_TIMESTAMP"]) / 1e6, entry["MESSAGE"]) for entry in map(json.loads, lines) if isinstance(entry["MESSAGE"], str)]
+
+    def last(self, text, after=0.0):
+        return max((at for at, message in self.journal() if text in message and at > after), default=None)
+
+
+@pytest.fixture
+def host(fleet, tmp_path):
+    directory = tmp_path / "host"
+    directory.mkdir()
+    host = Timed(directory, fleet)
+    host.start()
+    yield host
+    host.stop()
+
+
+def test_a_host_is_a_node_within_two_seconds_of_the_scripts_own(host, fleet, release, capsys):
+    began = time.time()
+    well(host.install(release.script(pki=fleet.dir / "pki.json"), token=fleet.token()))
+    connected(fleet)
+    welcome = wait_for("the journal to have the session", lambda: host.last('"event":"session.welcome"'))
+    own = welcome - began - host.elsewhere()
+    with capsys.disabled():
+        print(f"\ninstall: {own:.2f} s from the script's start to Welcome, besides the download and systemd")
+    assert own < 2 * ROOM
+
+    away = []
+    for _ in range(3):
+        began = time.time()
+        well(host.install(release.script(pki=fleet.dir / "pki.json")))
+        back = wait_for("the session to be back", lambda: host.last('"event":"session.welcome"', began), 30)
+        away.append(back - host.last("Stopping bcd.service", began))
+    with capsys.disabled():
+        print(f"upgrade: away for {sorted(away)[1]:.2f} s ({', '.join(f'{one:.2f}' for one in away)})")
+    assert sorted(away)[1] < 2 * ROOM
