@@ -1,4 +1,5 @@
-//! Memory to be tested: pages of their own, locked so that they stay where they are.
+//! Memory of its own pages: to be tested, locked so that it stays where it is, and for disks, which take bytes
+//! from whole pages alone.
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -59,6 +60,26 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.at, self.words) }
     }
 }
+
+impl Region {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is ours, of this length and readable; the borrow of self keeps it mapped, and
+        // nobody writes to it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.words * 8) }
+    }
+
+    /// Its bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `words_mut`; every byte is a valid u8.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.words * 8) }
+    }
+}
+
+// SAFETY: the mapping belongs to this value alone, and any thread may read, write and unmap it.
+unsafe impl Send for Region {}
+// SAFETY: through a shared borrow it can only be read.
+unsafe impl Sync for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {

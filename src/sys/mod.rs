@@ -11,6 +11,7 @@
     )
 )]
 
+pub mod block;
 pub mod clock;
 pub mod environment;
 pub mod fs;

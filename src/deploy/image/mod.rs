@@ -1,0 +1,617 @@
+//! An image onto a disk, in one pass.
+//!
+//! ```text
+//!  download ──pieces──> unpack ──blocks──> digest ──blocks──> write
+//!  SHA-256 of           gzip, xz, zstd,    SHA-256 of         O_DIRECT, 4 MiB
+//!  what is packed       qcow2              what is unpacked   at once
+//! ```
+//!
+//! What it promises:
+//! - The first MiB, which makes a disk boot, is written last, by [`Written::commit`]: after every digest and length held,
+//!   and after all the rest was read back if that was asked for. Until then the disk boots nothing, neither the image
+//!   nor what was on it.
+//! - Every byte up to the image's end is the image's. Zeros are written too, or the disk is told to make them.
+//! - The four parts run at once, on a thread each, with little between them: the whole takes at most 16 MiB of
+//!   blocks, 1 MiB of pieces, and what the decoder needs (32 MiB), whatever the image's size.
+//!
+//! It refuses to write what has no partition table, and what is too large for the disk.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+use std::error::Error as StdError;
+use std::fmt;
+use std::io::{self, Read};
+use std::sync::atomic::Ordering;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
+use crate::crypto::digest::{self, Sha256};
+use crate::rt::channel::{Receiver, Sender, channel};
+use crate::sys::block::Block;
+use crate::sys::memory::Region;
+use crate::sys::stop::Stop;
+use crate::wire::url::Url;
+
+use self::download::{Download, Downloaded, Gauge};
+use self::packed::{Format, Input, Output, Pieces, bad, detect};
+
+pub mod crc;
+pub mod download;
+mod gzip;
+mod packed;
+mod qcow2;
+mod xz;
+mod zstd;
+
+pub use self::download::{Expected, Measured};
+
+/// What is written at once.
+const BLOCK: usize = 4 << 20;
+/// One for each part that is at work on it.
+const BLOCKS: usize = 4;
+/// What is written last, and the grain of zeros.
+pub const HEAD: usize = 1 << 20;
+/// Of 64 KiB each.
+const PIECES: usize = 12;
+/// The largest sector.
+const SECTOR: usize = 4096;
+const STACK: usize = 256 * 1024;
+
+/// An image to be written.
+pub struct Image {
+    /// Tried in turn: the site's cache, and where it comes from.
+    pub sources: Vec<Url>,
+    /// As it is downloaded.
+    pub packed: Expected,
+    /// As it is on the disk.
+    pub unpacked: Expected,
+}
+
+/// How far it is: bytes of how many, when that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub downloaded: (u64, Option<u64>),
+    pub written: u64,
+}
+
+/// An image on a disk, up to its first MiB.
+pub struct Written {
+    pub packed: Measured,
+    pub unpacked: Measured,
+    /// How it was packed: "zstd", "qcow2" ...
+    pub formats: Vec<&'static str>,
+    /// The source the last of it came from, and how often the download went on after a break.
+    pub from: Url,
+    pub resumed: u32,
+    /// Bytes that the disk made zeros of itself.
+    pub zeroed: u64,
+    /// The image's first MiB, or all of it.
+    head: Region,
+}
+
+/// Why there is no image on the disk.
+#[derive(Debug)]
+pub enum Error {
+    Download(download::Error),
+    Unpack(io::Error),
+    /// It is of a kind that is not written.
+    Format(&'static str),
+    /// It is larger than the disk, in bytes.
+    TooLarge {
+        image: Option<u64>,
+        disk: u64,
+    },
+    /// It has no partition table, so nothing could boot it.
+    NoTable,
+    /// The first of its kind that failed on the disk: what, and at which byte.
+    Disk(&'static str, u64, io::Error),
+    /// Unpacked it has another length, or another digest.
+    Size {
+        expected: u64,
+        found: u64,
+    },
+    Digest {
+        expected: [u8; 32],
+        found: [u8; 32],
+    },
+    /// The disk does not hold what was written to it.
+    ReadBack {
+        written: [u8; 32],
+        read: [u8; 32],
+    },
+    Resources(io::Error),
+    Stopped,
+}
+
+/// Writes all of `image` but its first MiB, once that is known to be worth it (`accept` is asked); what was on the disk
+/// at both ends is gone from then on.
+///
+/// # Errors
+/// See [`Error`]. The disk holds parts of the image, or nothing new when there was no download.
+pub fn write(
+    image: &Image,
+    disk: &Block,
+    stop: &Stop,
+    accept: &dyn Fn(&[u8]) -> Result<(), Error>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Written, Error> {
+    if let Some(size) = image.unpacked.size.filter(|size| *size > disk.size()) {
+        return Err(Error::TooLarge {
+            image: Some(size),
+            disk: disk.size(),
+        });
+    }
+    let gauge = Gauge::default();
+    // What ends the download, should it wait for a server that sends nothing more.
+    let halt = Stop::new().map_err(Error::Resources)?;
+    let (to_pieces, pieces) = channel(PIECES);
+    let (to_free, free) = channel(BLOCKS);
+    let (to_full, full) = channel(BLOCKS);
+    let (to_digested, mut digested) = channel(BLOCKS);
+    for _ in 0..BLOCKS {
+        let block = Region::new(BLOCK).map_err(Error::Resources)?;
+        let _ = to_free.try_send(block);
+    }
+    std::thread::scope(|scope| {
+        let download = Download {
+            sources: &image.sources,
+            expected: image.packed,
+            stops: [stop, &halt],
+            gauge: &gauge,
+            pieces: to_pieces,
+        };
+        let download = start(scope, "image-download", move || download.run())?;
+        let size = disk.size();
+        let unpack = start(scope, "image-unpack", move || {
+            unpack(pieces, size, free, &to_full)
+        })?;
+        let digest = start(scope, "image-digest", move || digest(full, &to_digested))?;
+        let mut writer = Writer {
+            disk,
+            accept,
+            head: None,
+            at: 0,
+            zeroed: 0,
+        };
+        let mut wrote = Ok(());
+        while let Some((block, length)) = digested.recv_blocking() {
+            wrote = match stop.is_said() {
+                true => Err(Error::Stopped),
+                false => writer.write(&block, length),
+            };
+            if wrote.is_err() {
+                break;
+            }
+            let _ = to_free.send_blocking(block);
+            let total = gauge.total.load(Ordering::Relaxed);
+            progress(Progress {
+                downloaded: (
+                    gauge.bytes.load(Ordering::Relaxed),
+                    (total > 0).then_some(total),
+                ),
+                written: writer.at,
+            });
+        }
+        // Whoever still waits for blocks, for pieces, or to hand some on, ends.
+        drop((digested, to_free));
+        halt.say();
+        let (downloaded, unpacked, sha256) = (joined(download), joined(unpack), joined(digest));
+        // The first cause, not what followed from it: a download that broke also ends what unpacks it, and
+        // a disk that fails ends all.
+        wrote?;
+        if stop.is_said() {
+            return Err(Error::Stopped);
+        }
+        let (downloaded, formats) = match (downloaded?, unpacked?) {
+            (Err(download::Error::Stopped), Err(error)) => return Err(error),
+            (Err(download::Error::Stopped), _) => return Err(Error::Stopped),
+            (Err(error), _) => return Err(Error::Download(error)),
+            (Ok(_), Err(error)) => return Err(error),
+            (Ok(downloaded), Ok(formats)) => (downloaded, formats),
+        };
+        writer.finish(image, downloaded, formats, sha256?)
+    })
+}
+
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, Error> {
+    let thread = Builder::new().name(name.to_owned()).stack_size(STACK);
+    thread.spawn_scoped(scope, work).map_err(Error::Resources)
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T, Error> {
+    let panicked = || Error::Resources(io::Error::other("a thread panicked"));
+    thread.join().map_err(|_| panicked())
+}
+
+/// Opens what is packed, and packed once more inside.
+fn open(pieces: Output, disk: u64) -> Result<(Output, Vec<&'static str>), Error> {
+    let mut formats = Vec::new();
+    let mut output = pieces;
+    loop {
+        let (format, input) = detect(output).map_err(Error::Unpack)?;
+        if format != Format::Raw || formats.is_empty() {
+            formats.push(format.name());
+        }
+        let input: Input = input;
+        output = match format {
+            Format::Other(name) => return Err(Error::Format(name)),
+            Format::Raw => return Ok((input, formats)),
+            Format::Qcow2 => {
+                let qcow2 = qcow2::Qcow2::open(input).map_err(Error::Unpack)?;
+                return match qcow2.size() {
+                    size if size > disk => Err(Error::TooLarge {
+                        image: Some(size),
+                        disk,
+                    }),
+                    _ => Ok((Box::new(qcow2), formats)),
+                };
+            }
+            // Once, and not for ever.
+            _ if formats.len() > 1 => {
+                return Err(Error::Unpack(bad("what is unpacked is packed once more")));
+            }
+            Format::Gzip => Box::new(gzip::Gzip::new(input)),
+            Format::Xz => Box::new(xz::Xz::new(input)),
+            Format::Zstd => Box::new(zstd::Zstd::new(input).map_err(Error::Unpack)?),
+        };
+    }
+}
+
+type Full = (Region, usize);
+
+fn unpack(
+    pieces: Receiver<Vec<u8>>,
+    disk: u64,
+    mut free: Receiver<Region>,
+    full: &Sender<Full>,
+) -> Result<Vec<&'static str>, Error> {
+    let (mut output, formats) = open(Box::new(Pieces::new(pieces)), disk)?;
+    while let Some(mut block) = free.recv_blocking() {
+        let bytes = block.bytes_mut();
+        let length = fill(&mut *output, bytes).map_err(Error::Unpack)?;
+        // A disk takes whole sectors.
+        let end = length.next_multiple_of(SECTOR);
+        bytes.get_mut(length..end).unwrap_or_default().fill(0);
+        if length == 0 || full.send_blocking((block, length)).is_err() {
+            break;
+        }
+    }
+    Ok(formats)
+}
+
+/// Reads until `bytes` are full, or the end.
+fn fill(output: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match output.read(rest) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn digest(mut full: Receiver<Full>, digested: &Sender<Full>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    while let Some((block, length)) = full.recv_blocking() {
+        digest.update(block.bytes().get(..length).unwrap_or_default());
+        if digested.send_blocking((block, length)).is_err() {
+            break;
+        }
+    }
+    digest.finish()
+}
+
+/// The end of the pipe.
+struct Writer<'a> {
+    disk: &'a Block,
+    accept: &'a dyn Fn(&[u8]) -> Result<(), Error>,
+    head: Option<Region>,
+    /// How much of the image came.
+    at: u64,
+    zeroed: u64,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, block: &Region, length: usize) -> Result<(), Error> {
+        let size = self.disk.size();
+        if length as u64 > size - self.at {
+            return Err(Error::TooLarge {
+                image: None,
+                disk: size,
+            });
+        }
+        let from = self.at;
+        let sector = usize::try_from(self.disk.sector()).unwrap_or(SECTOR);
+        let whole = length.next_multiple_of(sector.max(512));
+        let bytes = block.bytes().get(..whole).unwrap_or_default();
+        let skip = match self.head {
+            Some(_) => 0,
+            None => {
+                self.begin(bytes.get(..length.min(HEAD)).unwrap_or_default())?;
+                HEAD.min(bytes.len())
+            }
+        };
+        // Runs of MiBs that are all zeros, and of those that are not.
+        let mut begin = skip;
+        while begin < bytes.len() {
+            let mut chunks = bytes.get(begin..).unwrap_or_default().chunks(HEAD);
+            let zeros = chunks.next().is_some_and(is_zero);
+            let more = chunks.take_while(|chunk| is_zero(chunk) == zeros).count();
+            let end = bytes.len().min(begin + (more + 1) * HEAD);
+            let run = bytes.get(begin..end).unwrap_or_default();
+            self.run(run, from + begin as u64, zeros)?;
+            begin = end;
+        }
+        self.at += length as u64;
+        Ok(())
+    }
+
+    fn run(&mut self, run: &[u8], at: u64, zeros: bool) -> Result<(), Error> {
+        if zeros && self.disk.zero(at, run.len() as u64).is_ok() {
+            self.zeroed += run.len() as u64;
+            return Ok(());
+        }
+        let written = self.disk.write(run, at);
+        written.map_err(|error| Error::Disk("write to", at, error))
+    }
+
+    /// The image begins. From here on what was on the disk boots no more: neither by its first MiB nor by the copy
+    /// of its partition table that firmware finds at the end.
+    fn begin(&mut self, head: &[u8]) -> Result<(), Error> {
+        let signature = head.get(510..512) == Some(&[0x55, 0xaa]);
+        let has_table = [512, 4096].iter().any(|at| {
+            head.get(*at..)
+                .is_some_and(|at| at.starts_with(b"EFI PART"))
+        });
+        if !signature && !has_table {
+            return Err(Error::NoTable);
+        }
+        (self.accept)(head)?;
+        let mut kept = Region::new(HEAD).map_err(Error::Resources)?;
+        for (to, from) in kept.bytes_mut().iter_mut().zip(head) {
+            *to = *from;
+        }
+        self.head = Some(kept);
+        clear_ends(self.disk)
+    }
+
+    fn finish(
+        self,
+        image: &Image,
+        downloaded: Downloaded,
+        formats: Vec<&'static str>,
+        sha256: [u8; 32],
+    ) -> Result<Written, Error> {
+        let found = self.at;
+        let Some(head) = self.head else {
+            return Err(Error::NoTable);
+        };
+        if let Some(expected) = image.unpacked.size.filter(|expected| *expected != found) {
+            return Err(Error::Size { expected, found });
+        }
+        if let Some(expected) = image.unpacked.sha256.filter(|expected| *expected != sha256) {
+            return Err(Error::Digest {
+                expected,
+                found: sha256,
+            });
+        }
+        flush(self.disk)?;
+        Ok(Written {
+            packed: downloaded.packed,
+            unpacked: Measured {
+                sha256,
+                size: found,
+            },
+            formats,
+            from: downloaded.from,
+            resumed: downloaded.resumed,
+            zeroed: self.zeroed,
+            head,
+        })
+    }
+}
+
+/// Zeros over the first and the last MiB.
+fn clear_ends(disk: &Block) -> Result<(), Error> {
+    let zeros = Region::new(HEAD).map_err(Error::Resources)?;
+    let sector = u64::from(disk.sector());
+    let length = disk.size().min(HEAD as u64) / sector * sector;
+    let last = disk.size() / sector * sector - length;
+    for at in [last, 0] {
+        let bytes = usize::try_from(length)
+            .ok()
+            .and_then(|length| zeros.bytes().get(..length));
+        let written = disk.write(bytes.unwrap_or_default(), at);
+        written.map_err(|error| Error::Disk("write to", at, error))?;
+    }
+    flush(disk)
+}
+
+fn flush(disk: &Block) -> Result<(), Error> {
+    disk.flush().map_err(|error| Error::Disk("flush", 0, error))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    rest.iter().all(|byte| *byte == 0)
+        && words
+            .iter()
+            .all(|word| word.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+impl Written {
+    /// The image's first MiB, to be read and changed before it is written.
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        self.head.bytes_mut()
+    }
+
+    /// Reads everything but the first MiB back from the disk, and holds the whole against the image's digest.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what was written; or `stop` was said.
+    pub fn read_back(
+        &self,
+        disk: &Block,
+        stop: &Stop,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        let size = self.unpacked.size;
+        let first = usize::try_from(size).unwrap_or(HEAD).min(HEAD);
+        let mut read = Sha256::new();
+        read.update(self.head.bytes().get(..first).unwrap_or_default());
+        let (to_free, mut free) = channel(2);
+        let (to_full, mut full) = channel(2);
+        for _ in 0..2 {
+            let _ = to_free.try_send(Region::new(BLOCK).map_err(Error::Resources)?);
+        }
+        std::thread::scope(|scope| {
+            let reader = start(scope, "image-read", move || {
+                let mut at = first as u64;
+                while at < size
+                    && let Some(mut block) = free.recv_blocking()
+                {
+                    let length = usize::try_from(size - at).unwrap_or(BLOCK).min(BLOCK);
+                    let whole = length.next_multiple_of(SECTOR);
+                    // The disk may end within a sector of the largest kind.
+                    let there = usize::try_from(disk.size() - at).unwrap_or(whole);
+                    let bytes = block.bytes_mut().get_mut(..whole.min(there));
+                    let done = disk.read(bytes.unwrap_or_default(), at);
+                    done.map_err(|error| Error::Disk("read from", at, error))?;
+                    at += length as u64;
+                    if to_full.send_blocking((block, length)).is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            })?;
+            let mut at = first as u64;
+            while let Some((block, length)) = full.recv_blocking() {
+                if stop.is_said() {
+                    return Err(Error::Stopped);
+                }
+                read.update(block.bytes().get(..length).unwrap_or_default());
+                at += length as u64;
+                let _ = to_free.send_blocking(block);
+                progress(at);
+            }
+            joined(reader)?
+        })?;
+        let (read, written) = (read.finish(), self.unpacked.sha256);
+        match read == written {
+            true => Ok(()),
+            false => Err(Error::ReadBack { written, read }),
+        }
+    }
+
+    /// Writes the first MiB, and reads it back: from here on the disk boots the image.
+    ///
+    /// # Errors
+    /// The disk does not take it: it boots nothing.
+    pub fn commit(self, disk: &Block) -> Result<(), Error> {
+        let sector = u64::from(disk.sector());
+        let length = self.unpacked.size.min(HEAD as u64).next_multiple_of(sector);
+        let length = usize::try_from(length).unwrap_or(HEAD).min(HEAD);
+        let head = self.head.bytes().get(..length).unwrap_or_default();
+        let done = disk.write(head, 0);
+        done.map_err(|error| Error::Disk("write to", 0, error))?;
+        flush(disk)?;
+        let mut read = Region::new(HEAD).map_err(Error::Resources)?;
+        let again = read.bytes_mut().get_mut(..length).unwrap_or_default();
+        let done = disk.read(again, 0);
+        done.map_err(|error| Error::Disk("read from", 0, error))?;
+        if again != head {
+            let _ = clear_ends(disk);
+            return Err(Error::ReadBack {
+                written: digest::sha256(head),
+                read: digest::sha256(again),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Error {
+    /// For programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Download(error) => error.word(),
+            Self::Unpack(_) => "ImageDamaged",
+            Self::Format(_) | Self::NoTable => "ImageUnsupported",
+            Self::TooLarge { .. } => "DiskTooSmall",
+            Self::Disk(..) => "DiskFailed",
+            Self::Size { .. } => "ImageSize",
+            Self::Digest { .. } => "ImageDigest",
+            Self::ReadBack { .. } => "ReadBackDiffers",
+            Self::Resources(_) => "InternalError",
+            Self::Stopped => "Cancelled",
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = digest::hex;
+        match self {
+            Self::Download(_) => f.write_str("the image cannot be downloaded"),
+            Self::Unpack(_) => f.write_str("the image cannot be unpacked"),
+            Self::Format(name) => write!(
+                f,
+                "the image is {name}: give one that is raw, gzip, xz, zstd or qcow2"
+            ),
+            Self::TooLarge { image, disk } => match image {
+                Some(image) => write!(
+                    f,
+                    "the image has {image} bytes, and the disk {disk}: choose a larger disk"
+                ),
+                None => write!(
+                    f,
+                    "the image has more bytes than the disk ({disk}): choose a larger disk"
+                ),
+            },
+            Self::NoTable => f.write_str(
+                "the image has neither an MBR nor a GPT: give an image of a whole disk, not of one file system",
+            ),
+            Self::Disk(what, at, _) => write!(f, "cannot {what} the disk at byte {at}"),
+            Self::Size { expected, found } => write!(
+                f,
+                "unpacked, the image has {found} bytes, and {expected} were expected"
+            ),
+            Self::Digest { expected, found } => write!(
+                f,
+                "unpacked, the image's SHA-256 is {}, and {} was expected",
+                hex(found),
+                hex(expected)
+            ),
+            Self::ReadBack { written, read } => write!(
+                f,
+                "the disk does not hold what was written to it: read back, its SHA-256 is {}, not {}: replace the disk",
+                hex(read),
+                hex(written)
+            ),
+            Self::Resources(_) => f.write_str("no memory or no thread for writing the image"),
+            Self::Stopped => f.write_str("writing the image was stopped"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Download(error) => Some(error),
+            Self::Unpack(error) | Self::Disk(_, _, error) | Self::Resources(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! A disk that is written: opened alone and past the page cache, with the few things besides bytes that the
+//! kernel does for it (linux/fs.h). A plain file serves as one too: for images on a file system, and for tests.
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+const BLKRRPART: libc::c_ulong = 0x125f;
+const BLKFLSBUF: libc::c_ulong = 0x1261;
+const BLKSSZGET: libc::c_ulong = 0x1268;
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+const BLKZEROOUT: libc::c_ulong = 0x127f;
+
+/// Of a plain file.
+const SECTOR: u32 = 512;
+
+/// A disk that is open. Offsets, lengths and the buffers' addresses are multiples of its sector: the kernel refuses others.
+#[derive(Debug)]
+pub struct Block {
+    file: File,
+    size: u64,
+    sector: u32,
+    is_device: bool,
+}
+
+impl Block {
+    /// Opens a disk to be read and written. A disk that is mounted, assembled into something or opened so by another
+    /// process is refused by the kernel (`EBUSY`).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        // Without O_CREAT the flag means a device that nobody else holds; on a plain file it means nothing.
+        let open = |direct| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW | direct)
+                .open(path)
+        };
+        let file = match open(libc::O_DIRECT) {
+            // A file system in memory has no other way.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0)?,
+            opened => opened?,
+        };
+        let metadata = file.metadata()?;
+        if !metadata.file_type().is_block_device() {
+            return Ok(Self {
+                size: metadata.len(),
+                sector: SECTOR,
+                is_device: false,
+                file,
+            });
+        }
+        let (mut size, mut sector) = (0_u64, 0_i32);
+        // SAFETY: the kernel writes one u64, which lives through the call.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &raw mut size) })?;
+        // SAFETY: the kernel writes one int, which lives through the call.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET as _, &raw mut sector) })?;
+        Ok(Self {
+            size,
+            sector: u32::try_from(sector).unwrap_or(SECTOR).max(SECTOR),
+            is_device: true,
+            file,
+        })
+    }
+
+    /// In bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of a logical sector.
+    pub fn sector(&self) -> u32 {
+        self.sector
+    }
+
+    /// # Errors
+    /// The kernel's; what was written until then is not known.
+    pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    /// # Errors
+    /// The kernel's, and the disk's end.
+    pub fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, at)
+    }
+
+    /// Has the range read as zeros, by the disk's own means if it has some (NVMe Write Zeroes, WRITE SAME).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn zero(&self, at: u64, length: u64) -> io::Result<()> {
+        if !self.is_device {
+            return Ok(fallocate(
+                &self.file,
+                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+                at,
+                length,
+            )?);
+        }
+        let range = [at, length];
+        // SAFETY: the kernel reads two u64, which live through the call.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), BLKZEROOUT as _, range.as_ptr()) })
+    }
+
+    /// Returns once everything written is on the medium, and nothing of the disk in the page cache.
+    ///
+    /// # Errors
+    /// The kernel's: something written may be lost.
+    pub fn flush(&self) -> io::Result<()> {
+        self.file.sync_all()?;
+        self.plain(BLKFLSBUF)
+    }
+
+    /// Has the kernel look at the partition table anew.
+    ///
+    /// # Errors
+    /// Somebody holds a partition, or the disk takes none.
+    pub fn reread_partitions(&self) -> io::Result<()> {
+        self.plain(BLKRRPART)
+    }
+
+    fn plain(&self, request: libc::c_ulong) -> io::Result<()> {
+        if !self.is_device {
+            return Ok(());
+        }
+        // SAFETY: these requests take no argument.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, 0) })
+    }
+}
+
+fn check(done: i32) -> io::Result<()> {
+    match done {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fs::tests::scratch;
+    use crate::sys::memory::Region;
+
+    #[test]
+    fn what_is_written_is_read_again_and_zeros_are_zeros() {
+        let dir = scratch("block");
+        let path = dir.join("disk");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let block = Block::open(&path).unwrap();
+        assert_eq!((block.size(), block.sector()), (1 << 20, 512));
+        let mut region = Region::new(8192).unwrap();
+        region.bytes_mut().fill(7);
+        block.write(region.bytes_mut(), 4096).unwrap();
+        block.zero(8192, 4096).unwrap();
+        block.flush().unwrap();
+        block.reread_partitions().unwrap();
+        block.read(region.bytes_mut(), 4096).unwrap();
+        let (written, zeroed) = region.bytes_mut().split_at(4096);
+        assert!(written.iter().all(|b| *b == 7) && zeroed.iter().all(|b| *b == 0));
+        assert!(block.read(region.bytes_mut(), (1 << 20) - 4096).is_err());
+        assert!(Block::open(&dir.join("none")).is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
