@@ -27,7 +27,7 @@ pub struct BootParameters {
     pub gateway_url: Url,
     /// `None`: the URL's host.
     pub server_name: Option<String>,
-    /// The site's image cache; nothing uses it yet.
+    /// The site's image cache.
     pub cache: Option<Url>,
     pub site: String,
     pub serving_ca: Pin,

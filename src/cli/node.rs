@@ -23,6 +23,7 @@ use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::{clock, local, process};
 use crate::wire::proxy::Proxy;
+use crate::wire::url::Url;
 
 mod work;
 
@@ -49,11 +50,16 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         log::event(Level::Warn, "node.config_open_to_others", &fields);
     }
     let (store, joined) = identity(&config)?;
-    agent(config, store, joined)
+    agent(config, store, joined, None)
 }
 
 /// The agent of a machine that has joined, until a signal ends it: `bcd node`'s and `bcd ramdisk`'s.
-pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<ExitCode, Failure> {
+pub(super) fn agent(
+    config: Config,
+    store: Store,
+    joined: Joined,
+    image_cache: Option<Url>,
+) -> Result<ExitCode, Failure> {
     let node_id = joined.identity.node_id.clone();
     let role = match joined.identity.role.as_str() {
         "ramdisk" => Role::RAMDISK,
@@ -107,6 +113,7 @@ pub(super) fn agent(config: Config, store: Store, joined: Joined) -> Result<Exit
             frames: frames.sender.clone(),
             node_id: member.node_id().clone(),
             role,
+            image_cache,
             signer,
             machine: None,
         };

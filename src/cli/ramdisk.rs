@@ -60,6 +60,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let line = fs::read_bounded(line, path, cmdline::MAX_BYTES).map_err(Failure::failed)?;
     let parameters = BootParameters::read(&CommandLine::parse(&line)).map_err(Failure::refused)?;
     drop(line);
+    let cache = parameters.cache.clone();
     let config = parameters
         .config(args.path_or("data-dir", DATA_DIR))
         .map_err(Failure::refused)?;
@@ -68,7 +69,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         State::Joined(joined) => *joined,
         _ => join(parameters, &config, &store)?,
     };
-    node::agent(config, store, joined)
+    node::agent(config, store, joined, cache)
 }
 
 fn join(parameters: BootParameters, config: &Config, store: &Store) -> Result<Joined, Failure> {

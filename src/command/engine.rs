@@ -25,6 +25,7 @@ use crate::rt::{self, Either};
 use crate::sys::clock;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::stop::Stop;
+use crate::wire::url::Url;
 
 /// What waits for the engine. A session that brings more waits.
 const INBOX: usize = 16;
@@ -64,6 +65,8 @@ pub struct Parts {
     pub node_id: Rc<str>,
     /// What this node joined as.
     pub role: Role,
+    /// The site's image cache, in a ramdisk.
+    pub image_cache: Option<Url>,
     /// For receipts.
     pub signer: Signer,
     /// Who does the work; `None`: this machine.
@@ -298,6 +301,7 @@ impl Engine {
                 facts: self.parts.facts.clone(),
                 node_id: (*self.parts.node_id).into(),
                 role: self.parts.role,
+                image_cache: self.parts.image_cache.clone(),
                 orders: self.orders.clone(),
                 signer: self.parts.signer.clone(),
                 begun: (self.parts.clocks.now().trusted_ms, clock::monotonic()),

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::machine::{Failure, Outcome};
 use super::work::Context;
-use super::{diag, logs, reboot};
+use super::{deploy, diag, logs, reboot};
 use crate::facts::report::Cause;
 use crate::proto::{DecodeError, Message, Role};
 
@@ -43,9 +43,10 @@ pub enum Job {
     Disks(diag::Disks),
     Network(diag::Network),
     Dcgm(diag::Dcgm),
+    Deploy(Box<deploy::Deploy>),
 }
 
-pub static KINDS: [Kind; 7] = [
+pub static KINDS: [Kind; 8] = [
     Kind {
         name: "node.reboot",
         at_once: 1,
@@ -112,6 +113,16 @@ pub static KINDS: [Kind; 7] = [
         destroys: false,
         restarted: None,
     },
+    Kind {
+        name: "deploy.image",
+        at_once: 1,
+        when_busy: WhenBusy::Refuse,
+        // A large image by a slow line.
+        limit: Duration::from_secs(24 * 3600),
+        read: |params| deploy::Deploy::read(params).map(|deploy| Job::Deploy(Box::new(deploy))),
+        destroys: true,
+        restarted: None,
+    },
 ];
 
 /// The reason of a command that this bcd does not know, or whose program this machine does not have.
@@ -153,6 +164,7 @@ impl Job {
             Self::Network(network) => diag::run("diag.network", context, &mut |context, report| {
                 network.run(context, report)
             }),
+            Self::Deploy(deploy) => deploy.run(context),
             Self::Dcgm(dcgm) => diag::run("diag.dcgm", context, &mut |context, report| {
                 dcgm.run(context, report)
             }),

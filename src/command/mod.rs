@@ -42,6 +42,7 @@ pub use kinds::Job;
 pub use ledger::{Going, Seen};
 pub use machine::{Failure, Outcome};
 
+mod deploy;
 pub mod diag;
 mod engine;
 mod id;

@@ -12,6 +12,7 @@ use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind, Role};
 use crate::rt::channel::Sender;
 use crate::sys::clock;
 use crate::sys::stop::Stop;
+use crate::wire::url::Url;
 
 /// Between two progress frames of a command.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
@@ -36,6 +37,8 @@ pub struct Context {
     pub node_id: Box<str>,
     /// What this node joined as.
     pub role: Role,
+    /// The site's image cache.
+    pub image_cache: Option<Url>,
     pub orders: Orders,
     pub signer: Signer,
     /// When the work began: trusted time, Unix time in milliseconds, and the monotonic clock.

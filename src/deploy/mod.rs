@@ -6,7 +6,7 @@
 //! - What was done is told as it was: by a receipt under the node's own signature.
 //!
 //! How the parts fit: [`disk`] finds the disk that is meant, or says why not; [`receipt`] has receipts signed, and
-//! verifies them.
+//! verifies them; [`image`] writes an image to a disk.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,6 +14,7 @@
     clippy::panic
 )]
 pub mod disk;
+pub mod image;
 pub mod receipt;
 
 /// Whether `text` has the form of an order's id: `ord_` and a ULID in lower case.

@@ -295,6 +295,7 @@ impl Node {
             frames: frames.sender.clone(),
             node_id: member.node_id().clone(),
             role: Role::NODE,
+            image_cache: None,
             signer: receipt::signer().0,
             machine: Some(self.machine.clone()),
         };

@@ -50,6 +50,7 @@ fn start(data_dir: &Path) -> Daemon {
         frames: sender,
         node_id: "node_1".into(),
         role: Role::NODE,
+        image_cache: None,
         signer: crate::deploy::receipt::signer().0,
         machine: None,
     };

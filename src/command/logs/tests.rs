@@ -192,6 +192,7 @@ mod files {
             progress: Progress::new(id, sender),
             node_id: "node_1".into(),
             role: crate::proto::Role::NODE,
+            image_cache: None,
             signer: crate::deploy::receipt::signer().0,
             begun: (0, Duration::ZERO),
             outputs: Outputs::of(&data_dir).into(),

@@ -141,13 +141,13 @@ impl Download<'_> {
     async fn fetch(self) -> Result<Downloaded, Error> {
         let [first, second] = self.stops;
         let stopped = rt::select(said(first)?, said(second)?);
-        match rt::select(self.from_sources(), stopped).await {
+        match rt::select(self.any_source(), stopped).await {
             Either::Left(done) => done,
             Either::Right(_) => Err(Error::Stopped),
         }
     }
 
-    async fn from_sources(&self) -> Result<Downloaded, Error> {
+    async fn any_source(&self) -> Result<Downloaded, Error> {
         let tls = match self.sources.iter().any(|source| source.https) {
             true => Some(Arc::new(roots::tls(None).map_err(Error::Roots)?)),
             false => None,

@@ -207,7 +207,7 @@ impl Xz {
         if found.count != ours.count || found.digest.finish() != ours.digest.finish() {
             return Err(bad("xz: its index does not fit its blocks"));
         }
-        while summed.input.count % 4 != 0 {
+        while !summed.input.count.is_multiple_of(4) {
             if array(&mut summed)? != [0] {
                 return Err(bad(HEAD));
             }

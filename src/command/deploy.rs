@@ -1,0 +1,289 @@
+//! `deploy.image`: an image is written to a disk, on a one-time order; a signed receipt says what came of it.
+//!
+//! The disk is found and held before the order is claimed, so that an order for the wrong disk is not spent. From the
+//! claim on there is a receipt, whatever happens.
+use std::path::Path;
+use std::time::Duration;
+
+use super::kinds::{decode, explained};
+use super::machine::{Failure, Outcome};
+use super::ordered;
+use super::work::{Context, UNKNOWN};
+use crate::crypto::digest::hex;
+use crate::crypto::envelope::Purpose;
+use crate::deploy::image::{self, Expected, Image, Written};
+use crate::deploy::{disk, is_order_id};
+use crate::facts::tree::Tree;
+use crate::proto::{
+    DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, Disk, DiskTarget, Message,
+};
+use crate::sys::block::Block;
+use crate::sys::log::{self, Level, Value};
+use crate::wire::url::Url;
+
+/// The longest text of a target.
+const TEXT: usize = 256;
+/// udev looks at a new table, and may hold the disk for a moment.
+const TABLE_TRIES: u32 = 10;
+const TABLE_WAIT: Duration = Duration::from_millis(300);
+
+/// An image to be deployed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deploy {
+    order_id: String,
+    target: DiskTarget,
+    url: Url,
+    packed: Expected,
+    unpacked: Expected,
+    read_back: bool,
+}
+
+impl Deploy {
+    /// # Errors
+    /// What is wrong with the params.
+    pub fn read(params: &[u8]) -> Result<Self, String> {
+        let params: DeployImageParams = decode(params)?;
+        if !is_order_id(&params.order_id) {
+            return Err("order_id is ord_ and a lower-case ULID".to_owned());
+        }
+        let target = params.disk.unwrap_or_default();
+        let texts = [&target.stable_name, &target.serial, &target.wwn];
+        if target.stable_name.is_empty() || texts.iter().any(|text| text.len() > TEXT) {
+            return Err("the disk has no stable_name, or a text of over 256 bytes".to_owned());
+        }
+        let url = Url::parse(&params.url).map_err(|error| error.to_string())?;
+        let digest = |name: &str, bytes: &[u8]| match bytes.len() {
+            0 => Ok(None),
+            _ => <[u8; 32]>::try_from(bytes)
+                .map(Some)
+                .map_err(|_| [name, " is the 32 bytes of a SHA-256"].concat()),
+        };
+        let packed = Expected {
+            sha256: digest("sha256", &params.sha256)?,
+            size: Some(params.size_bytes).filter(|size| *size > 0),
+        };
+        if !url.https && packed.sha256.is_none() {
+            return Err("the url is not https://, so sha256 must be given".to_owned());
+        }
+        Ok(Self {
+            order_id: params.order_id,
+            target,
+            url,
+            packed,
+            unpacked: Expected {
+                sha256: digest("unpacked_sha256", &params.unpacked_sha256)?,
+                size: Some(params.unpacked_size_bytes).filter(|size| *size > 0),
+            },
+            read_back: !params.skip_read_back,
+        })
+    }
+
+    /// # Errors
+    /// The disk is not to be written, the order is not this command's, or the image is not on the disk.
+    pub fn run(self, context: &mut Context) -> Result<Outcome, Failure> {
+        let (found, block) = self.disk()?;
+        ordered::claim(context, &self.order_id)?;
+        let started_ms = context.trusted_ms();
+        let mut receipt = DeployReceipt {
+            target: Some(self.target.clone()),
+            disk: Some(found),
+            url: self.url.to_string(),
+            ..DeployReceipt::default()
+        };
+        let done = self.deploy(context, &block, &mut receipt);
+        let failure = match &done {
+            Ok(()) => None,
+            Err(image::Error::Stopped) if context.stop.is_said() => {
+                Some(Failure::new("Cancelled", "stopped; the disk boots nothing"))
+            }
+            Err(error) => Some(explained(error.word(), error)),
+        };
+        receipt.outcome = match &failure {
+            None => DeployOutcome::DEPLOYED,
+            Some(failure) => {
+                receipt.reason = failure.reason.to_owned();
+                receipt.message.clone_from(&failure.message);
+                DeployOutcome::FAILED
+            }
+        };
+        receipt.head = Some(ordered::head(context, &self.order_id, started_ms));
+        let mut result = DeployImageResult {
+            order_id: self.order_id,
+            receipt_sha256: Vec::new(),
+            unpacked_sha256: receipt.unpacked_sha256.clone(),
+            unpacked_size_bytes: receipt.unpacked_size_bytes,
+        };
+        let sha256 = ordered::tell(context, Purpose::DeployReceipt, receipt.encode_to_vec())?;
+        result.receipt_sha256 = sha256.to_vec();
+        match failure {
+            None => Ok(Outcome::Succeeded(result.encode_to_vec())),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    /// The disk that is meant, held: nobody mounts or claims it from here on.
+    fn disk(&self) -> Result<(Disk, Block), Failure> {
+        let tree = Tree::new("/".as_ref());
+        let disks = disk::list(&tree);
+        let found = disk::find(&tree, &disks, &self.target).map_err(|refusal| {
+            let name = &self.target.stable_name;
+            Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
+        })?;
+        let path = ["/dev/", &found.kernel_name].concat();
+        let block = Block::open(Path::new(&path)).map_err(|error| explained("DiskHeld", &error))?;
+        // The name may have gone to another disk between the look and the opening.
+        match block.size() == self.target.size_bytes {
+            true => Ok((found, block)),
+            false => Err(Failure::new(
+                "DiskChanged",
+                "the disk changed while it was opened",
+            )),
+        }
+    }
+
+    /// Where the image may come from: the site's cache has what is pinned.
+    fn sources(&self, cache: Option<&Url>) -> Vec<Url> {
+        let cached = cache.zip(self.packed.sha256).map(|(cache, sha256)| {
+            let path = [cache.path.trim_end_matches('/'), "/", &hex(&sha256)].concat();
+            cache.with_path(&path)
+        });
+        cached.into_iter().chain([self.url.clone()]).collect()
+    }
+
+    fn deploy(
+        &self,
+        context: &mut Context,
+        disk: &Block,
+        receipt: &mut DeployReceipt,
+    ) -> Result<(), image::Error> {
+        let image = Image {
+            sources: self.sources(context.image_cache.as_ref()),
+            packed: self.packed,
+            unpacked: self.unpacked,
+        };
+        let stop = context.stop.clone();
+        let progress = &mut context.progress;
+        let written = image::write(&image, disk, &stop, &|_| Ok(()), &mut |at| {
+            let (downloaded, total) = at.downloaded;
+            // What follows, the reading back, is as much again.
+            let percent = total.map_or(UNKNOWN, |total| share(downloaded, total) / 2);
+            progress.say(percent, || {
+                let [downloaded, written] = [downloaded, at.written].map(mebibytes);
+                [&downloaded, " downloaded, ", &written, " written"].concat()
+            });
+        })?;
+        note(receipt, &written);
+        receipt.written_ms = context.trusted_ms();
+        if self.read_back {
+            let size = written.unpacked.size;
+            let progress = &mut context.progress;
+            written.read_back(disk, &stop, &mut |at| {
+                progress.say(50 + share(at, size) / 2, || {
+                    [&mebibytes(at), " read back"].concat()
+                });
+            })?;
+            receipt.read_back = true;
+            receipt.read_back_ms = context.trusted_ms();
+        }
+        written.commit(disk)?;
+        reread(disk);
+        Ok(())
+    }
+}
+
+fn note(receipt: &mut DeployReceipt, written: &Written) {
+    receipt.from = written.from.to_string();
+    receipt.resumed = written.resumed;
+    receipt.sha256 = written.packed.sha256.to_vec();
+    receipt.size_bytes = written.packed.size;
+    receipt.unpacked_sha256 = written.unpacked.sha256.to_vec();
+    receipt.unpacked_size_bytes = written.unpacked.size;
+    receipt.formats = written.formats.iter().map(|f| (*f).to_owned()).collect();
+    receipt.zeroed_bytes = written.zeroed;
+}
+
+/// Has the kernel see the new partitions. What is on the disk does not depend on it.
+fn reread(disk: &Block) {
+    for _ in 0..TABLE_TRIES {
+        match disk.reread_partitions() {
+            Ok(()) => return,
+            Err(error) => {
+                let fields = [("error", Value::Chain(&error))];
+                log::event(Level::Debug, "deploy.table_not_read", &fields);
+                std::thread::sleep(TABLE_WAIT);
+            }
+        }
+    }
+}
+
+/// In percent.
+fn share(part: u64, whole: u64) -> u32 {
+    let percent = u128::from(part) * 100 / u128::from(whole.max(1));
+    u32::try_from(percent).unwrap_or(100).min(100)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    [&(bytes >> 20).to_string(), " MiB"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn params() -> DeployImageParams {
+        DeployImageParams {
+            order_id: "ord_01kb7w3x9qn5v8m2r6t4y0sdfh".to_owned(),
+            disk: Some(DiskTarget {
+                stable_name: "virtio-abc".to_owned(),
+                size_bytes: 1 << 30,
+                ..DiskTarget::default()
+            }),
+            url: "http://images.example/debian.raw.zst".to_owned(),
+            sha256: vec![0xab; 32],
+            ..DeployImageParams::default()
+        }
+    }
+
+    #[test]
+    fn params_past_their_bounds_are_refused_in_words() {
+        let refused = |change: &dyn Fn(&mut DeployImageParams)| {
+            let mut params = params();
+            change(&mut params);
+            Deploy::read(&params.encode_to_vec()).unwrap_err()
+        };
+        assert!(Deploy::read(&params().encode_to_vec()).is_ok());
+        for (said, error) in [
+            (refused(&|p| p.order_id.clear()), "order_id"),
+            (refused(&|p| p.disk = None), "stable_name"),
+            (refused(&|p| p.url = "ftp://x".to_owned()), "https://"),
+            (refused(&|p| p.sha256.clear()), "sha256 must be given"),
+            (refused(&|p| p.sha256.truncate(31)), "32 bytes"),
+            (refused(&|p| p.unpacked_sha256 = vec![0]), "unpacked_sha256"),
+        ] {
+            assert!(said.contains(error), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_cache_is_asked_for_what_is_pinned_and_for_nothing_else() {
+        let cache = Url::parse("http://10.20.0.2:8080/cache/").unwrap();
+        let deploy = Deploy::read(&params().encode_to_vec()).unwrap();
+        let sources = deploy.sources(Some(&cache));
+        assert_eq!(
+            sources.first().unwrap().to_string(),
+            ["http://10.20.0.2:8080/cache/", &"ab".repeat(32)].concat()
+        );
+        assert_eq!(sources.last(), Some(&deploy.url));
+        let unpinned = DeployImageParams {
+            url: "https://images.example/x".to_owned(),
+            sha256: Vec::new(),
+            ..params()
+        };
+        let unpinned = Deploy::read(&unpinned.encode_to_vec()).unwrap();
+        assert_eq!(
+            unpinned.sources(Some(&cache)),
+            std::slice::from_ref(&unpinned.url)
+        );
+    }
+}
