@@ -2,7 +2,7 @@
 //! tests/deps/check_floors.py holds it to that; docs/decisions.md says why.
 //!
 //! Floors, lowest first: sys, rt, proto, wire, crypto, config, journal, facts, identity, attest, session,
-//! converge, deploy, command, update, status, doctor, sim, cli.
+//! update, helper, converge, deploy, command, status, doctor, sim, cli.
 pub mod attest;
 pub mod cli;
 pub mod command;
@@ -12,6 +12,7 @@ pub mod crypto;
 pub mod deploy;
 pub mod doctor;
 pub mod facts;
+pub mod helper;
 pub mod identity;
 pub mod journal;
 pub mod proto;

@@ -11,6 +11,7 @@ pub mod flags;
 mod config;
 mod doctor;
 mod facts;
+mod helper;
 mod join;
 mod journal;
 mod node;
@@ -52,6 +53,7 @@ pub static BCD: Command = Command::group(
         config::COMMAND,
         doctor::COMMAND,
         facts::COMMAND,
+        helper::COMMAND,
         join::COMMAND,
         journal::COMMAND,
         node::COMMAND,

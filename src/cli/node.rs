@@ -13,6 +13,7 @@ use crate::config::{self, Config};
 use crate::converge::{Configured, Converge};
 use crate::deploy::receipt;
 use crate::facts::report::{Duty, Reporter};
+use crate::helper::client::Client;
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::journal::{Entry, Journal, Limits, Recovered};
 use crate::proto::{EventBody, Role};
@@ -21,7 +22,7 @@ use crate::session::{self, Frames};
 use crate::status::{Board, Source, server, textfile};
 use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
-use crate::sys::{clock, local, process};
+use crate::sys::{clock, local, process, user};
 use crate::wire::proxy::Proxy;
 use crate::wire::url::Url;
 
@@ -49,8 +50,33 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         let fields = [("warning", Value::Text(&exposed))];
         log::event(Level::Warn, "node.config_open_to_others", &fields);
     }
+    say_whose(&config);
     let (store, joined) = identity(&config)?;
     agent(config, store, joined, None)
+}
+
+/// Under `[helper]` it is to run as that account: the helper hears no other, and what root writes there the
+/// account cannot read.
+fn say_whose(config: &Config) {
+    let Some(helper) = &config.helper else {
+        return;
+    };
+    let euid = user::euid();
+    let what = match user::lookup(&helper.user) {
+        Ok(account) if account.uid == euid => return,
+        Ok(_) => format!("bcd node runs as user {euid}, not as {}", helper.user),
+        Err(error) => chain(&error),
+    };
+    let fields = [
+        ("warning", Value::Text(&what)),
+        (
+            "do",
+            Value::Text(
+                "run the install script again, or see that bcd.service.d/unprivileged.conf names that user",
+            ),
+        ),
+    ];
+    log::event(Level::Warn, "node.not_as_helper_user", &fields);
 }
 
 /// The agent of a machine that has joined, until a signal ends it: `bcd node`'s and `bcd ramdisk`'s.
@@ -92,6 +118,10 @@ pub(super) fn agent(
     let data_dir = config.data_dir.clone();
     let socket_path = config.socket_path.clone();
     let textfile = config.metrics.textfile.clone();
+    let helper = config
+        .helper
+        .as_ref()
+        .map(|helper| Client::new(&helper.socket));
     let member = Member::new(&config, store, joined).map_err(Failure::failed)?;
     // The rest of the configuration is of no use to the session.
     drop(config);
@@ -115,6 +145,7 @@ pub(super) fn agent(
             role,
             image_cache,
             signer,
+            helper,
             machine: None,
         };
         let (engine, commands) = Engine::new(parts, &recovered);

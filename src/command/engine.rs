@@ -18,6 +18,7 @@ use super::work::{Context, Progress};
 use super::{Commands, Machine, dropped};
 use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
+use crate::helper::client::Client;
 use crate::journal::{self, Journal, Recovered};
 use crate::proto::{Command, NodeFrame, Role};
 use crate::rt::channel::{Receiver, Sender, channel};
@@ -69,6 +70,8 @@ pub struct Parts {
     pub image_cache: Option<Url>,
     /// For receipts.
     pub signer: Signer,
+    /// Who does what needs root; `None`: this process.
+    pub helper: Option<Client>,
     /// Who does the work; `None`: this machine.
     pub machine: Option<Arc<dyn Machine>>,
 }
@@ -305,6 +308,7 @@ impl Engine {
                 orders: self.orders.clone(),
                 signer: self.parts.signer.clone(),
                 begun: (self.parts.clocks.now().trusted_ms, clock::monotonic()),
+                helper: self.parts.helper.clone(),
             }
         });
         rt::spawn(async move {

@@ -82,8 +82,36 @@ pub fn result(before: &str, after: &str) -> Vec<u8> {
 
 #[cfg(not(feature = "fakehw"))]
 fn restart(context: &Context) -> Result<(), Failure> {
-    crate::sys::power::reboot(&context.stop)
-        .map_err(|error| super::kinds::explained("RebootRefused", &error))
+    use super::kinds::explained;
+    use crate::helper::client::AskError;
+    use crate::helper::protocol::Operation;
+
+    const REFUSED: &str = "RebootRefused";
+    let Some(helper) = &context.helper else {
+        return crate::sys::power::reboot(&context.stop)
+            .map_err(|error| explained(REFUSED, &error));
+    };
+    match helper.ask(Operation::Reboot, &context.id.to_string(), &context.stop) {
+        Ok(()) => Ok(()),
+        // It may be going down: whether it did is decided afterwards, as ever.
+        Err(error @ AskError::Unanswered(..)) => {
+            let fields = [
+                ("command", Value::Shown(&context.id)),
+                ("error", Value::Chain(&error)),
+                ("do", Value::Text(error.remedy())),
+            ];
+            log::event(Level::Warn, "helper.unanswered", &fields);
+            Ok(())
+        }
+        Err(error) => {
+            let mut failure = explained(REFUSED, &error);
+            if let AskError::NotReached(..) | AskError::Foreign(_) = error {
+                failure.message.push_str("; ");
+                failure.message.push_str(error.remedy());
+            }
+            Err(failure)
+        }
+    }
 }
 
 /// Notes in the data directory that a machine would have restarted, and for whom.

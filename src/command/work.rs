@@ -7,6 +7,7 @@ use super::orders::Orders;
 use super::outputs::Outputs;
 use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
+use crate::helper::client::Client;
 use crate::journal::Journal;
 use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind, Role};
 use crate::rt::channel::Sender;
@@ -43,6 +44,8 @@ pub struct Context {
     pub signer: Signer,
     /// When the work began: trusted time, Unix time in milliseconds, and the monotonic clock.
     pub begun: (u64, Duration),
+    /// Who does what needs root; `None`: this process.
+    pub helper: Option<Client>,
 }
 
 impl Context {

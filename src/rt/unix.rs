@@ -1,6 +1,7 @@
 //! Unix sockets in the loop.
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::reactor::Readiness;
 use super::timer::sleep;
+use crate::sys::peer::{self, Credentials};
 
 /// How long a listener waits when the process or the host has no descriptors left.
 const EXHAUSTED: Duration = Duration::from_secs(1);
@@ -96,6 +98,18 @@ impl UnixStream {
         .await
     }
 
+    /// As [`read`](Self::read), of one writer, with who that is; see [`peer::receive`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read_of(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<Credentials>)> {
+        poll_fn(|cx| {
+            self.readiness
+                .poll_read(cx, || peer::receive(&self.socket, &mut *buffer))
+        })
+        .await
+    }
+
     /// Writes all of it.
     ///
     /// # Errors
@@ -111,6 +125,12 @@ impl UnixStream {
             bytes = bytes.get(sent..).unwrap_or_default();
         }
         Ok(())
+    }
+}
+
+impl AsFd for UnixStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

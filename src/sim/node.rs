@@ -297,6 +297,7 @@ impl Node {
             role: Role::NODE,
             image_cache: None,
             signer: receipt::signer().0,
+            helper: None,
             machine: Some(self.machine.clone()),
         };
         let (engine, commands) = Engine::new(parts, &recovered);

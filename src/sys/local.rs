@@ -1,10 +1,10 @@
-//! Unix sockets by path: made 0600 before anybody can reach them, and put in place at once.
+//! Unix sockets by path: closed to others before anybody can reach them, and put in place at once.
 //!
 //! The kernel's address holds 108 bytes. A longer path is reached through its directory's
 //! descriptor in `/proc/self/fd`, so that only the last component is bound.
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,9 @@ const DIRECT: usize = 107;
 
 /// Clients that wait to be taken.
 const BACKLOG: i32 = 8;
+
+/// As many where a whole group may come: whoever floods shall leave room for another.
+const GROUP_BACKLOG: i32 = 64;
 
 /// A socket file, removed when it is dropped, unless another has taken its place.
 pub struct Place {
@@ -36,24 +39,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
     if let Some(parent) = path.parent() {
         Dir::create(parent, 0o700).map_err(io::Error::other)?;
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "something else than a socket is there: move it away",
-            ));
-        }
-        Ok(_) => match connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            _ => {
-                return Err(io::Error::new(
-                    io::ErrorKind::AddrInUse,
-                    "another process answers there",
-                ));
-            }
-        },
-        Err(_) => {}
-    }
+    is_free(path)?;
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
@@ -61,13 +47,71 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
         Ok(there) if there.file_type().is_socket() => std::fs::remove_file(&new)?,
         _ => {}
     }
+    put(path, &new, 0o600, None, BACKLOG)
+}
+
+/// As [`listen`], for root to serve the group `gid`: mode 0660, of root and that group. Its directory has to be
+/// there; the socket is made in one below it that nobody else can enter, and moved into place when it is whole.
+///
+/// # Errors
+/// As [`listen`]'s.
+pub fn listen_for(gid: u32, path: &Path) -> io::Result<(UnixListener, Place)> {
+    const NAME: &str = ".new";
+    let Some(parent) = path.parent() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    is_free(path)?;
+    let private = parent.join(NAME);
+    // What a killed helper left. Neither follows a symlink, and of what is not ours to remove nothing goes.
+    let _ = std::fs::remove_file(private.join("socket"));
+    let _ = std::fs::remove_dir(&private);
+    std::fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let placed = put(
+        path,
+        &private.join("socket"),
+        0o660,
+        Some(gid),
+        GROUP_BACKLOG,
+    );
+    let _ = std::fs::remove_dir(&private);
+    placed
+}
+
+/// Whether nothing is at `path`, or the socket of a dead process.
+fn is_free(path: &Path) -> io::Result<()> {
+    let said = |kind, text| Err(io::Error::new(kind, text));
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => said(
+            io::ErrorKind::AlreadyExists,
+            "something else than a socket is there: move it away",
+        ),
+        Ok(_) => match connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            _ => said(io::ErrorKind::AddrInUse, "another process answers there"),
+        },
+        Err(_) => Ok(()),
+    }
+}
+
+/// Makes a listening socket at `new` and moves it to `path`.
+fn put(
+    path: &Path,
+    new: &Path,
+    mode: u32,
+    gid: Option<u32>,
+    backlog: i32,
+) -> io::Result<(UnixListener, Place)> {
     let socket = socket()?;
-    at(&new, |address| rustix::net::bind(&socket, address))?;
+    at(new, |address| rustix::net::bind(&socket, address))?;
     // Nobody reaches it before it listens: no moment has a wider mode.
-    let placed = std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600))
-        .and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?))
-        .and_then(|()| std::fs::symlink_metadata(&new))
-        .and_then(|there| std::fs::rename(&new, path).map(|()| there));
+    let placed = std::fs::set_permissions(new, PermissionsExt::from_mode(mode))
+        .and_then(|()| match gid {
+            Some(gid) => std::os::unix::fs::lchown(new, None, Some(gid)),
+            None => Ok(()),
+        })
+        .and_then(|()| Ok(rustix::net::listen(&socket, backlog)?))
+        .and_then(|()| std::fs::symlink_metadata(new))
+        .and_then(|there| std::fs::rename(new, path).map(|()| there));
     match placed {
         Ok(there) => {
             let place = Place {
@@ -78,7 +122,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
             Ok((UnixListener::from(socket), place))
         }
         Err(error) => {
-            let _ = std::fs::remove_file(&new);
+            let _ = std::fs::remove_file(new);
             Err(error)
         }
     }
@@ -176,6 +220,22 @@ mod tests {
         let other = listen(&path).err().unwrap();
         assert_eq!(other.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_group_socket_is_made_out_of_sight_also_where_a_killed_process_left_one() {
+        let dir = scratch("local-group");
+        let path = dir.join("helper.sock");
+        std::fs::create_dir(dir.join(".new")).unwrap();
+        std::fs::write(dir.join(".new/socket"), "").unwrap();
+        let gid = rustix::process::getegid().as_raw();
+        let (listener, place) = listen_for(gid, &path).unwrap();
+        assert_eq!(mode(&path), 0o660);
+        assert!(!dir.join(".new").exists());
+        let second = listen_for(gid, &path).err().unwrap();
+        assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+        drop((listener, place));
+        assert!(!path.exists());
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod log;
 pub mod memory;
 pub mod netlink;
 pub mod passthrough;
+pub mod peer;
 pub mod power;
 pub mod process;
 pub mod random;

@@ -47,6 +47,30 @@ impl Stop {
     }
 }
 
+impl Stop {
+    /// Sleeps until `fd` can be read, at most `wait` long; whether it can. Not once the word is said.
+    pub fn wait_beside(&self, fd: impl AsFd, wait: Duration) -> bool {
+        let end = Instant::now().checked_add(wait);
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let mut fds = [
+                PollFd::new(&*self.0, PollFlags::IN),
+                PollFd::new(&fd, PollFlags::IN),
+            ];
+            match poll(&mut fds, left.map(timespec).as_ref()) {
+                Ok(ready) => {
+                    let [said, readable] = fds;
+                    return ready > 0
+                        && said.revents().is_empty()
+                        && !readable.revents().is_empty();
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -35,6 +35,16 @@ pub fn lookup(name: &str) -> Result<Account, LookupError> {
     lookup_in(Path::new("/etc/passwd"), name)
 }
 
+/// The number of the group called `name`, from `/etc/group`; `None` where there is none.
+pub fn group(name: &str) -> Option<u32> {
+    let text = std::fs::read("/etc/group").ok()?;
+    text.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let named = fields.next() == Some(name.as_bytes());
+        fields.nth(1).filter(|_| named).and_then(number)
+    })
+}
+
 /// As [`lookup`], in another file of passwd(5)'s form.
 ///
 /// # Errors
@@ -99,6 +109,12 @@ mod tests {
         let account = Account { uid: 990, gid: 991 };
         assert_eq!(passwd(text, "bcd").unwrap(), account);
         assert_eq!(lookup("root").unwrap(), Account { uid: 0, gid: 0 });
+    }
+
+    #[test]
+    fn groups_have_numbers_too() {
+        assert_eq!(group("root"), Some(0));
+        assert_eq!(group("no-such-group"), None);
     }
 
     #[test]

@@ -52,6 +52,7 @@ fn start(data_dir: &Path) -> Daemon {
         role: Role::NODE,
         image_cache: None,
         signer: crate::deploy::receipt::signer().0,
+        helper: None,
         machine: None,
     };
     let (engine, commands) = Engine::new(parts, &recovered);

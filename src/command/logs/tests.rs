@@ -200,6 +200,7 @@ mod files {
             #[cfg(feature = "fakehw")]
             data_dir: data_dir.clone(),
             facts: crate::facts::report::Reporter::new(journal.clone(), &[]),
+            helper: None,
             journal,
             running_event: 0,
         };
