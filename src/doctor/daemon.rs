@@ -14,6 +14,7 @@ use crate::status::server::Request;
 #[derive(DeJson, Default)]
 #[nserde(default)]
 struct Status {
+    pid: Option<u32>,
     connected: bool,
     error: String,
     identity: Identity,
@@ -85,6 +86,7 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     match parse(&line) {
         None => unreadable(),
         Some(status) => {
+            seen.pid = status.pid;
             seen.offset_ms = status.clock.offset_ms.map(|ms| ms as i64);
             judge(status, &seen.node_id)
         }

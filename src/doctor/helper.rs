@@ -1,7 +1,10 @@
-//! Under `[helper]`: whether the account is there and the state is its.
+//! Under `[helper]`: whether the account is there, the state is its, what root goes by is root's, and the helper answers.
+use std::io::ErrorKind::PermissionDenied;
 use std::os::unix::fs::MetadataExt;
 
 use super::{Seen, Verdict, chain, look_again};
+use crate::helper::client::{AskError, Client};
+use crate::helper::places;
 use crate::identity::store::{IDENTITY, KEY};
 use crate::sys::user;
 
@@ -42,8 +45,37 @@ pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
             }
         }
     }
-    Verdict::ok(format!(
-        "the account {} is there and the state is its",
-        helper.user
-    ))
+    let (mut whats, mut remedies) = (Vec::new(), Vec::new());
+    for problem in places::problems(config) {
+        if !problem.is_missing {
+            whats.push(problem.what);
+            remedies.push(problem.remedy);
+        }
+    }
+    if !whats.is_empty() {
+        return Verdict::fail(whats.join("; "), remedies.join("; "));
+    }
+    let mine = format!("the account {} is there and the state is its", helper.user);
+    match Client::new(&helper.socket).look() {
+        Ok(greeting) => {
+            let same = greeting.version == env!("CARGO_PKG_VERSION");
+            let evidence = format!("{mine}; bcd helper {} answers", greeting.version);
+            match same {
+                true => Verdict::ok(evidence),
+                false => Verdict::warn(
+                    format!("{evidence}, and this is bcd {}", env!("CARGO_PKG_VERSION")),
+                    "run systemctl restart bcd-helper.service bcd.service",
+                ),
+            }
+        }
+        Err(AskError::NotReached(_, error)) if error.kind() != PermissionDenied && !seen.joined => {
+            Verdict::ok(mine + "; bcd helper does not run: this machine has not joined")
+        }
+        Err(error @ AskError::Refused { .. }) => Verdict::unseen(&chain(&error), error.remedy()),
+        Err(AskError::NotReached(path, error)) if error.kind() == PermissionDenied => {
+            let why = format!("{}: {error}", path.display());
+            Verdict::unseen(&why, look_again(&error))
+        }
+        Err(error) => Verdict::fail(chain(&error), error.remedy()),
+    }
 }

@@ -38,16 +38,18 @@ mod leftovers;
 mod mtu;
 mod proxy;
 mod release_pins;
+mod sandbox;
 mod space;
 mod tls;
 mod unit;
 
-/// What checks read of texts that others wrote, for fuzzing: systemctl's, resolv.conf's, a daemon's answer.
-pub fn read_texts(text: &str) -> [Verdict; 3] {
+/// What checks read of texts that others wrote, for fuzzing: systemctl's, resolv.conf's, a daemon's answer, the kernel's.
+pub fn read_texts(text: &str) -> [Verdict; 4] {
     [
         unit::judge(text, true),
         Verdict::ok(dns::nameservers(text)),
         daemon::read(text),
+        sandbox::read(text),
     ]
 }
 
@@ -94,6 +96,8 @@ pub struct Seen<'a> {
     data_dir: PathBuf,
     socket_path: PathBuf,
     joined: bool,
+    /// Of the bcd node that runs.
+    pid: Option<u32>,
     /// Empty while it is not known.
     node_id: String,
     /// By how much the control plane's time is ahead of this host's, in milliseconds.
@@ -111,7 +115,7 @@ pub struct Seen<'a> {
 }
 
 /// All checks, in their order.
-pub static CHECKS: [Check; 18] = [
+pub static CHECKS: [Check; 19] = [
     check("config", config::run),
     check("mode", config::mode),
     check("data-dir", data_dir::run),
@@ -124,6 +128,7 @@ pub static CHECKS: [Check; 18] = [
     check("release-pins", release_pins::run),
     check("unit", unit::run),
     check("daemon", daemon::run),
+    check("sandbox", sandbox::run),
     check("proxy", proxy::run),
     check("dns", dns::run),
     check("gateway", gateway::run),
@@ -155,6 +160,7 @@ pub fn run(
         data_dir: place(|config| &config.data_dir, "/var/lib/bcd"),
         socket_path: place(|config| &config.socket_path, "/run/bcd/bcd.sock"),
         joined: false,
+        pid: None,
         node_id: String::new(),
         offset_ms: None,
         gateway_s: None,

@@ -17,7 +17,7 @@ from lab import ControlPlane, Node, clean_env, running, wait_for
 from . import paths
 
 CHECKS = ["config", "mode", "data-dir", "space", "identity", "join-key", "journal", "leftovers", "helper",
-          "release-pins", "unit", "daemon", "proxy", "dns", "gateway", "tls", "clock", "mtu"]
+          "release-pins", "unit", "daemon", "sandbox", "proxy", "dns", "gateway", "tls", "clock", "mtu"]
 
 
 def doctor(node, *before, **options):
