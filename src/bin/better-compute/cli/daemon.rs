@@ -39,6 +39,8 @@ pub(super) const COMMAND: Command = Command::group(
             Flag::switch("plugins", "Prepare the node for bcx plugins: [plugins] and the systemd drop-in"),
             Flag::value("privileged-plugins", "NAMES", "Plugins that run as root without the filter; implies --plugins"),
             Flag::value("install-plugins", "NAMES", "Plugins to install from the release, such as bcx-ipmi; implies --plugins,\nneeds --release-manifest"),
+            Flag::switch("unprivileged", "Run bcd node as the account bcd, beside bcd helper: [helper], units and\naccount; not with plugins"),
+            Flag::value("instance-bridges", "BRIDGES", "The bridges an instance's NIC may join, comma-separated; needs --unprivileged"),
             Flag::value("attestor", "tpm", "Join with the host's TPM instead of a token"),
             Flag::value("approver-set-sha256", "HEX", "The only approver set the node takes first"),
             Flag::value("command-root-sha256", "HEX,...", "Digests of the command-signing roots (default the bundle's)"),
@@ -154,6 +156,14 @@ fn options(args: &Args, public: &Public) -> Result<Options, Refused> {
         Some(names) => Some(names),
         None => (args.has("plugins") || !install_plugins.is_empty()).then(String::new),
     };
+    let unprivileged = args.has("unprivileged");
+    if unprivileged && plugins.is_some() {
+        let what = "cannot host bcx plugins yet: bcd node would need root to start them";
+        return Err(Invalid::new("unprivileged", what).into());
+    }
+    needs(args, "instance-bridges", "unprivileged", unprivileged)?;
+    let instance_bridges = args.value("instance-bridges");
+    let instance_bridges = instance_bridges.map(|it| values::bridges("instance-bridges", it));
     let tpm = match args.value("attestor") {
         None => false,
         Some("tpm") => true,
@@ -174,6 +184,8 @@ fn options(args: &Args, public: &Public) -> Result<Options, Refused> {
             .transpose()?,
         plugins,
         install_plugins,
+        unprivileged,
+        instance_bridges: instance_bridges.transpose()?,
         tpm,
         approver_set_sha256: args
             .value("approver-set-sha256")

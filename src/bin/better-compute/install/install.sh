@@ -119,6 +119,13 @@ add_section() {
   fi
 }
 
+# section_value SECTION KEY FILE: what stands behind the key, as it stands there; nothing where it does not.
+section_value() {
+  awk -v section="$1" -v key="$2" '
+    /^[ \t]*\[/ { inside = ($0 ~ "^[ \t]*\\[[ \t]*" section "[ \t]*\\]") }
+    inside && $0 ~ "^[ \t]*" key "[ \t]*=" { sub(/^[^=]*=[ \t]*/, ""); print; exit }' "$3"
+}
+
 make_config() {
   config_head >"$work/config.toml"
   for key in approver_set_sha256 command_root_sha256; do
@@ -132,6 +139,31 @@ make_config() {
     fi
   fi
   config_sections
+  if [ -n "$instance_bridges" ] && [ -z "$(section_value helper instance_bridges "$work/config.toml")" ]; then
+    awk -v line="instance_bridges = \"$instance_bridges\"" '
+      { print }
+      /^[ \t]*\[[ \t]*helper[ \t]*\]/ { print line }' "$work/config.toml" >"$work/bridges"
+    mv -f "$work/bridges" "$work/config.toml"
+  fi
+}
+
+# Whether bcd node runs without rights is the configuration's to say, not the flag's.
+check_helper() {
+  helper=
+  has_section helper "$work/config.toml" || return 0
+  helper=yes
+  if has_section plugins "$work/config.toml"; then
+    die 1 "$config would have [helper] and [plugins]: bcd node would need root to start plugins; take one of them out; nothing was installed"
+  fi
+  case $(section_value helper user "$work/config.toml") in
+    '"bcd"'* | "'bcd'"*) ;;
+    *) die 1 "[helper] user in $config is not bcd, the account that this script sets up; nothing was installed" ;;
+  esac
+  if ! grep -q '^bcd:' /etc/passwd; then
+    command -v useradd >/dev/null 2>&1 || command -v adduser >/dev/null 2>&1 ||
+      die 1 "neither useradd nor adduser is on this host: make a system account bcd with a group of its own; nothing was installed"
+  fi
+  command -v chown >/dev/null 2>&1 || die 1 "chown is not on this host; nothing was installed"
 }
 
 # By the program that will read it, where temporary files may be run.
@@ -142,10 +174,11 @@ check_config() {
     die 1 "the configuration, with the sections of $config, would not hold, see above: mend them there; nothing was installed"
 }
 
-# install_file MODE PATH: standard input becomes PATH, at once or not at all.
+# install_file MODE PATH [GROUP]: standard input becomes PATH, at once or not at all.
 install_file() {
   rm -f "$2.new"
   cat >"$2.new"
+  [ -z "${3:-}" ] || chown "root:$3" "$2.new"
   chmod "$1" "$2.new"
   mv -f "$2.new" "$2"
 }
@@ -156,9 +189,75 @@ directory() {
   chmod "$1" "$2"
 }
 
+# make_account: bcd, with a group of its own, in this host's own files: bcd reads no others.
+make_account() {
+  if ! grep -q '^bcd:' /etc/passwd; then
+    if command -v useradd >/dev/null 2>&1; then
+      useradd --system --no-create-home --home-dir /var/lib/bcd --shell /usr/sbin/nologin bcd
+    else
+      grep -q '^bcd:' /etc/group || addgroup -S bcd
+      adduser -S -D -H -h /var/lib/bcd -s /usr/sbin/nologin -G bcd bcd
+    fi
+  fi
+  # Where useradd makes no group for each account.
+  if ! grep -q '^bcd:' /etc/group; then
+    groupadd --system bcd
+    usermod -g bcd bcd
+  fi
+}
+
+# in_group ACCOUNT GROUP
+in_group() {
+  grep -Eq "^$2:[^:]*:[^:]*:(.*,)?$1(,.*)?\$" /etc/group
+}
+
+# Earlier scripts let the account at the TPM, which it could have locked or cleared.
+leave_tpm() {
+  if in_group bcd tss; then
+    if command -v gpasswd >/dev/null 2>&1; then gpasswd -d bcd tss >/dev/null; else delgroup bcd tss; fi
+    say "bcd is no longer in the group tss"
+  fi
+  rm -f /etc/udev/rules.d/60-bcd-tpm.rules
+}
+
+# libvirt gives no path that the node names to anybody, and QEMU reaches the node's disks by the group bcd.
+set_libvirt() {
+  qemu_conf=/etc/libvirt/qemu.conf
+  [ -e "$qemu_conf" ] || return 0
+  awk '
+    /^[ \t]*#?[ \t]*dynamic_ownership[ \t]*=/ { if (!done) print "dynamic_ownership = 0"; done = 1; next }
+    { print }
+    END { if (!done) print "dynamic_ownership = 0" }' "$qemu_conf" >"$work/qemu.conf"
+  install_file 0600 "$qemu_conf" <"$work/qemu.conf"
+  for account in libvirt-qemu qemu; do
+    if grep -q "^$account:" /etc/passwd; then
+      in_group "$account" bcd || usermod -a -G bcd "$account" 2>/dev/null || addgroup "$account" bcd
+      break
+    fi
+  done
+  for daemon in virtqemud.service libvirtd.service; do
+    if systemctl --quiet is-active "$daemon"; then
+      systemctl restart "$daemon"
+      break
+    fi
+  done
+}
+
+# What was made as root: under the helper, all of it is the account's.
+give_state() {
+  [ -z "$helper" ] || chown -R -h bcd:bcd /var/lib/bcd
+}
+
 install_files() {
-  directory 0700 /etc/bcd
+  if [ -n "$helper" ]; then
+    make_account
+    directory 0750 /etc/bcd
+    chown root:bcd /etc/bcd
+  else
+    directory 0700 /etc/bcd
+  fi
   directory 0700 /var/lib/bcd
+  give_state
   [ -d /etc/cdi ] || directory 0755 /etc/cdi
   if [ -n "$plugins" ]; then
     [ -d /usr/local/lib ] || directory 0755 /usr/local/lib
@@ -172,14 +271,32 @@ install_files() {
   if [ -n "$proxy_ca" ]; then
     proxy_ca_pem | install_file 0644 /etc/bcd/websocket-proxy-ca.pem
   fi
-  install_file 0600 "$config" <"$work/config.toml"
-  unit | install_file 0644 "$units/bcd.service"
-  dropin=$units/bcd.service.d/plugins.conf
-  if has_section plugins "$config"; then
-    directory 0755 "$units/bcd.service.d"
-    plugins_conf | install_file 0644 "$dropin"
+  if [ -n "$helper" ]; then
+    install_file 0640 "$config" bcd <"$work/config.toml"
   else
-    rm -f "$dropin"
+    install_file 0600 "$config" <"$work/config.toml"
+  fi
+  unit | install_file 0644 "$units/bcd.service"
+  dropins=$units/bcd.service.d
+  if has_section plugins "$config"; then
+    directory 0755 "$dropins"
+    plugins_conf | install_file 0644 "$dropins/plugins.conf"
+  else
+    rm -f "$dropins/plugins.conf"
+  fi
+  if [ -n "$helper" ]; then
+    [ -d /usr/local/lib ] || directory 0755 /usr/local/lib
+    # For the slots of updates, which bcd node has to reach whatever the umask.
+    directory 0755 /usr/local/lib/bcd
+    leave_tpm
+    set_libvirt
+    helper_unit | install_file 0644 "$units/bcd-helper.service"
+    directory 0755 "$dropins"
+    unprivileged_dropin | install_file 0644 "$dropins/unprivileged.conf"
+  elif [ -e "$dropins/unprivileged.conf" ]; then
+    chown root:root /etc/bcd
+    rm -f "$dropins/unprivileged.conf"
+    say "$config has no [helper] section any more: bcd node runs as root again; systemctl disable --now bcd-helper.service ends the helper"
   fi
   sync
   systemctl daemon-reload
@@ -188,12 +305,9 @@ install_files() {
 plugins_conf() {
   plugins_dropin
   # Whether [plugins] privileged names one.
-  if awk '
-    /^[ \t]*\[/ { inside = ($0 ~ /^[ \t]*\[[ \t]*plugins[ \t]*\]/) }
-    inside && /^[ \t]*privileged[ \t]*=[ \t]*("[^"]|'"'"'[^'"'"'])/ { found = 1 }
-    END { exit !found }' "$config"; then
-    privileged_dropin
-  fi
+  case $(section_value plugins privileged "$config") in
+    '"'[!\"]* | "'"[!\']*) privileged_dropin ;;
+  esac
 }
 
 check() {
@@ -204,19 +318,26 @@ check() {
 join_and_start() {
   running=
   if systemctl --quiet is-active bcd.service; then running=yes; fi
+  # The helper first: bcd.service is ordered after it.
+  set -- bcd.service
+  [ -z "$helper" ] || set -- bcd-helper.service bcd.service
   if [ "$attestor" = tpm ]; then
     "$bcd" join --config "$config" --attestor tpm </dev/null || die 1 "the join failed, see above; when it is mended, run this again"
-    systemctl --quiet enable bcd.service
-    systemctl restart bcd.service
+    give_state
+    systemctl --quiet enable "$@"
+    systemctl restart "$@"
   elif [ -n "$token" ]; then
     # printf is the shell's own: the token is in no process listing.
     printf '%s\n' "$token" | "$bcd" join --config "$config" || die 1 "the join failed, see above; when it is mended, run this again with a token"
     token=
-    systemctl --quiet enable --now bcd.service
+    give_state
+    systemctl --quiet enable --now "$@"
     # It may have run already, with the binary before this one.
-    [ -z "$running" ] || systemctl restart bcd.service
+    [ -z "$running" ] || systemctl restart "$@"
   else
-    systemctl restart bcd.service
+    give_state
+    [ -z "$helper" ] || systemctl --quiet enable bcd-helper.service
+    systemctl restart "$@"
   fi
   say "bcd $version is installed and started; bcd status says how it is, journalctl -u bcd what it does"
 }
@@ -232,6 +353,7 @@ main() {
   download
   make_config
   check_config
+  check_helper
   install_files
   check
   join_and_start

@@ -22,6 +22,9 @@ const UNIT: &str = include_str!("bcd.service");
 /// Its drop-in for plugins, and what follows in that where `[plugins] privileged` names one.
 const PLUGINS: &str = include_str!("plugins.conf");
 const PRIVILEGED_PLUGINS: &str = include_str!("privileged-plugins.conf");
+/// The helper of a node without rights, and what runs that node so.
+const HELPER_UNIT: &str = include_str!("bcd-helper.service");
+const UNPRIVILEGED: &str = include_str!("unprivileged.conf");
 /// Ends every text in the script. No value can hold it: none may have an underscore after a newline.
 const END: &str = "BCD_END";
 
@@ -42,6 +45,10 @@ pub struct Options {
     pub plugins: Option<String>,
     /// Plugins of the release to install.
     pub install_plugins: Vec<ReleasedPlugin>,
+    /// bcd node without rights, beside bcd helper.
+    pub unprivileged: bool,
+    /// Comma-separated.
+    pub instance_bridges: Option<String>,
     pub tpm: bool,
     pub approver_set_sha256: Option<String>,
     /// Comma-separated.
@@ -93,6 +100,8 @@ pub fn script(options: &Options, public: &Public) -> Result<String, Invalid> {
     text(&mut out, "unit", UNIT);
     text(&mut out, "plugins_dropin", PLUGINS);
     text(&mut out, "privileged_dropin", PRIVILEGED_PLUGINS);
+    text(&mut out, "helper_unit", HELPER_UNIT);
+    text(&mut out, "unprivileged_dropin", UNPRIVILEGED);
     let body = |text: &'static str| text.split_once("\n\n").map_or(text, |(_, body)| body);
     out.push_str(body(BODY));
     if !options.install_plugins.is_empty() {
@@ -161,6 +170,10 @@ fn head(out: &mut String, options: &Options) {
         ("plugins", flag(options.plugins.is_some())),
         ("install_plugins", &install_plugins.join(" ")),
         ("proxy_ca", flag(proxy_ca)),
+        (
+            "instance_bridges",
+            options.instance_bridges.as_deref().unwrap_or_default(),
+        ),
     ] {
         let _ = writeln!(out, "  {name}='{value}'");
     }
@@ -257,6 +270,16 @@ fn sections(out: &mut String, options: &Options) {
             "site",
             "bmc-networks",
             &[("bmc_networks", quoted(networks))],
+        );
+    }
+    if options.unprivileged {
+        section(
+            "helper",
+            "unprivileged",
+            &[
+                ("socket", quoted("/run/bcd-helper/helper.sock")),
+                ("user", quoted("bcd")),
+            ],
         );
     }
     if let Some(privileged) = &options.plugins {

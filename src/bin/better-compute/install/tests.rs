@@ -32,6 +32,9 @@ fn everything() -> Options {
             name: "bcx-ipmi",
             sha256: [Some("3c".repeat(32)), None],
         }],
+        // With plugins it is refused; here it is only about what the script holds.
+        unprivileged: true,
+        instance_bridges: Some("br0,br-priv".to_owned()),
         tpm: false,
         approver_set_sha256: Some("1e".repeat(32)),
         command_root_sha256: Some(vec!["2d".repeat(32); 16].join(",")),

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
-use bcd::config::values::{Cidr, hex_digest, is_plugin_name, is_server_name};
+use bcd::config::values::{Cidr, hex_digest, is_interface_name, is_plugin_name, is_server_name};
 use bcd::crypto::certificate::Certificate;
 use bcd::crypto::pem;
 use bcd::crypto::pin::Pin;
@@ -113,6 +113,18 @@ pub fn released_plugins(flag: &'static str, value: &str) -> Result<Vec<&'static 
         }
     }
     Ok(names)
+}
+
+/// Interface names, of bridges.
+pub fn bridges(flag: &'static str, value: &str) -> Result<String, Invalid> {
+    let names = list(flag, value)?;
+    let all = names.iter().all(|name| is_interface_name(name));
+    matching(
+        flag,
+        &names.join(","),
+        all,
+        "is not a list of interface names: 1 to 15 of letters, digits, ., _ and -",
+    )
 }
 
 /// A semantic version; a leading `v` is dropped.
@@ -277,6 +289,11 @@ mod tests {
                 value == "a\r" || plugins("plugins", value).is_err(),
                 "{value:?}"
             );
+            assert!(
+                matches!(value, "a\r" | "-a" | ".a" | "_a")
+                    || bridges("instance-bridges", value).is_err(),
+                "{value:?}"
+            );
             assert!(version("bcd-version", value).is_err(), "{value:?}");
             assert!(url("base-url", "https://", value).is_err(), "{value:?}");
             let below = format!("https://a.example/{value}");
@@ -324,6 +341,17 @@ mod tests {
             "https://a?b",
         ] {
             assert!(url("u", "https://", text).is_err(), "{text}");
+        }
+        assert_eq!(bridges("b", "br0, br-priv").unwrap(), "br0,br-priv");
+        for text in [
+            "",
+            "br0,,br1",
+            "a-name-longer-than-15",
+            "..",
+            "br/0",
+            "br%0",
+        ] {
+            assert!(bridges("b", text).is_err(), "{text}");
         }
         assert_eq!(
             networks("n", "10.1.2.3/8, fd00:1::5/16").unwrap(),
