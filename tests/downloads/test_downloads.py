@@ -87,7 +87,11 @@ class Bucket:
             assert self.process.running(), self.process.output()
             return self.process.output().split("\n")[0].isdigit() and self.process.output().split("\n")[0]
 
-        self.url = f"http://127.0.0.1:{wait_for('the S3 server', port, 120)}/releases"
+        try:
+            self.url = f"http://127.0.0.1:{wait_for('the S3 server', port, 90)}/releases"
+        except BaseException:
+            self.process.kill()
+            raise
 
     def now(self, what):
         """`cut` or `down`, from now on."""

@@ -2,10 +2,11 @@
 
 import os
 import re
+import shutil
 
 import pytest
 
-from lab import wait_for
+from lab import ROOT, wait_for
 
 from .host import TOOLS, Host
 from .test_script import PINS
@@ -166,23 +167,72 @@ def test_temporary_files_need_not_be_executable(host, fleet, made):
     connected(fleet)
 
 
-def test_interrupted_at_any_step_and_run_again(host, fleet, made):
-    """Killed as each of its programs is started; then it is run once more, and the host is a node."""
-    steps = ["mktemp", "curl", "sha256sum", "awk", "mkdir", "mv", "sync", "systemctl"]
-    token = fleet.token()
-    for step in steps:
-        # The program kills the script instead of doing its work.
-        (host.shared / "tools" / step).unlink()
-        (host.shared / "tools" / step).write_text("#!/bin/sh\nkill -9 $PPID\n")
-        (host.shared / "tools" / step).chmod(0o755)
-        host.install(made(), token=token)
+COUNTED = """#!/bin/sh
+printf . >>/opt/count
+[ $(/usr/bin/stat -c %s /opt/count) -lt $(/bin/cat /opt/limit) ] || kill -9 0
+exec {real} "$@"
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("turn", range(4))
+def test_interrupted_at_any_step_and_run_again(host, fleet, made, turn):
+    """Killed as the first of its programs is started, the second, and so on; each time it is run once more, and the host is a node."""
+    host.execute("/bin/sh", "-c", "umount /tmp 2>/dev/null; exit 0")
+    script = made(plugins=True)
+
+    def forget():
+        host.run("systemctl", "stop", "bcd.service")
+        host.run("sh", "-c", "rm -rf /etc/bcd /var/lib/bcd /usr/local/bin/bcd* /usr/local/lib/bcd /etc/systemd/system/bcd.service* /tmp/tmp.*; systemctl daemon-reload")
+
+    def counted(limit):
+        """Runs the script in a process group of its own, which ends with the program of that number; returns how many were started."""
+        for tool in TOOLS:
+            path = host.shared / "tools" / tool
+            path.unlink()
+            path.write_text(COUNTED.format(real=os.path.realpath(shutil.which(tool))))
+            path.chmod(0o755)
+        (host.shared / "limit").write_text(f"{limit}\n")
+        (host.shared / "count").unlink(missing_ok=True)
+        done = host.install(script, token=token, shell=("setsid", "--wait", "/bin/dash"))
         host.tools(TOOLS)
+        return done.returncode, (host.shared / "count").stat().st_size
+
+    token = fleet.token()
+    code, programs = counted(1_000_000)
+    assert code == 0 and programs > 30
+    # Two ends of a pipe start in any order.
+    for step in range(1 + turn, programs - 1, 4):
+        forget()
+        token = fleet.token()
+        assert counted(step)[0] != 0, step
+        # What is there is whole.
         left = host.run("sh", "-c", "ls /etc/bcd/config.toml /usr/local/bin/bcd 2>/dev/null").split()
-        if "/etc/bcd/config.toml" in left:
-            assert host.execute("/usr/local/bin/bcd", "config", "check").returncode == 0, step
-    well(host.install(made(), token=token))
+        if "/usr/local/bin/bcd" in left:
+            assert host.execute("/usr/local/bin/bcd", "version").returncode == 0, step
+            assert "/etc/bcd/config.toml" not in left or host.execute("/usr/local/bin/bcd", "config", "check").returncode == 0, step
+        well(host.install(script, token=token))
+        assert host.run("systemctl", "is-active", "bcd.service").strip() == "active", step
+        assert not re.search(r"\.new\b", host.run("sh", "-c", "find /etc/bcd /usr/local/bin /usr/local/lib/bcd /etc/systemd/system")), step
     connected(fleet)
-    assert not re.search(r"\.new\b", host.run("sh", "-c", "find /etc/bcd /usr/local/bin /etc/systemd/system"))
+
+
+def test_removed_as_documented_nothing_is_left(host, fleet, made):
+    before = host.files()
+    well(host.install(made(plugins=True), token=fleet.token()))
+    node = connected(fleet)[0]["id"]
+    told = (ROOT / "docs/operations.md").read_text().split("### Removing bcd\n\n")[1].split("\n\n")[0]
+    commands = [command for command in re.findall(r"`([^`]+)`", told) if command.startswith(("systemctl ", "rm "))]
+    assert len(commands) == 3 and commands[1].startswith("rm -rf ")
+    # There is no helper here.
+    commands[0] = commands[0].removesuffix(" bcd-helper.service")
+    for command in commands:
+        done = host.execute("sh", "-ec", command, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+        assert done.returncode == 0, (command, done.stderr)
+    fleet.run("nodes", "delete", node, "--yes")
+    # CDI's directory is no one's alone; the state directory of services that are gone is not either.
+    assert [line for line in host.files().splitlines() if not line.startswith("/etc/cdi ")] == before.splitlines()
+    assert host.run("sh", "-c", "ls -d /run/bcd 2>/dev/null") == ""
 
 
 def test_doctor_warns_and_the_script_goes_on(host, fleet, made):
@@ -201,3 +251,11 @@ def test_a_reference_unit_is_what_it_writes(host, fleet, made):
     said = host.run("systemd-analyze", "verify", "bcd.service").splitlines()
     # systemd before 254 does not know it, and says that it reads on.
     assert [line for line in said if "DelegateSubgroup" not in line] == []
+
+
+def test_systemd_judges_the_unit_as_the_specification_says(host, fleet, made):
+    well(host.install(made(), token=fleet.token()))
+    said = host.run("systemd-analyze", "security", "--no-pager", "bcd.service")
+    exposure = float(re.search(r"Overall exposure level for bcd.service: ([\d.]+)", said)[1])
+    promised = float(re.search(r"`systemd-analyze security bcd.service` \| at most ([\d.]+)", (ROOT / "SPECIFICATION.md").read_text())[1])
+    assert exposure <= promised, said

@@ -4,8 +4,10 @@ import base64
 import gzip
 import hashlib
 import io
+import ipaddress
 import itertools
 import json
+import random
 import re
 import resource
 import shutil
@@ -360,3 +362,72 @@ def test_an_archive_that_would_fill_the_disk_is_stopped(release, shipped, tmp_pa
     assert done.returncode == 1 and "too big" in done.stderr, done.stderr
     assert (directory / "bcx-ipmi").stat().st_size <= 1 << 20
     assert opened(script, directory, shell, "/bin/tar").returncode == 0
+
+
+# ---- values made at random ------------------------------------------------------------------------
+
+DIGEST = "1e" * 32
+# Of each flag, values that are good; what goes with them; and where the value stands afterwards: a key of the configuration, or of the script itself.
+GOOD = {
+    "pool": (["pool_h100", "a.b-c"], {}, "# Installs bcd {version} as a node of pool {value}, site dev. "),
+    "site": (["fsn1", "0_x.y"], {}, "site"),
+    "gateway-url": (["https://gw.eu.example.com", "https://10.0.0.1/a~b/"], {}, "gateway_url"),
+    "base-url": (["https://compute.example.com", "https://c.example/x"], {"base-path": "/"}, "  downloads='{value}/downloads'"),
+    "base-path": (["/api/compute", "/x_y/z.~"], {"base-url": "https://c.example"}, "  downloads='https://c.example{value}/downloads'"),
+    "bcd-version": (["1.2.3", "0.2.0-rc.1+b5"], {}, "  version='{value}'"),
+    "sha256": ([f"amd64={DIGEST}", f"arm64={DIGEST},amd64={DIGEST}"], {}, None),
+    "release-pins": ([PINS[0], ",".join(PINS)], {}, "update.release_pins"),
+    "release-threshold": (["1", "2"], {"release-pins": ",".join(PINS)}, "update.release_threshold"),
+    "release-sequence": (["0", "17"], {"release-pins": PINS[0]}, "update.release_sequence"),
+    "websocket-url": (["wss://gw.example/v1/session"], {}, "websocket.url"),
+    "websocket-audience": (["gw.example", "10.0.0.1"], {"websocket-url": "wss://gw.example/v1/session"}, "websocket.audience"),
+    "bmc-networks": (["10.0.0.0/8", "fd00::/16,10.1.0.0/16"], {}, "site.bmc_networks"),
+    "privileged-plugins": (["kata", "kata,gvisor.x"], {}, "plugins.privileged"),
+    "attestor": (["tpm"], {}, "  attestor='{value}'"),
+    "approver-set-sha256": ([DIGEST], {}, "approver_set_sha256"),
+    "command-root-sha256": ([DIGEST, f"{DIGEST},{DIGEST}"], {}, "command_root_sha256"),
+}
+
+
+@pytest.mark.parametrize("flag", GOOD)
+def test_what_is_accepted_stands_there_as_it_was_given(release, flag):
+    """Good values with something put in, taken out or doubled: refused, naming the flag, or found literally where it belongs."""
+    pki, dice = release.pki(), random.Random(flag)
+    good, others, place = GOOD[flag]
+    accepted = 0
+    for n in range(60):
+        value = good[n % len(good)]
+        for _ in range(0 if n < len(good) else dice.choice([1, 1, 2])):
+            at = dice.randrange(len(value) + 1)
+            value = dice.choice([
+                value[:at] + dice.choice(HOSTILE[:28]) + value[at:], value[:at] + dice.choice("\"'`$\\\n\r\t ;&|<>(){}[]#*?!=%@:,+~^/.-_aZ0é") + value[at:],
+                value[:at] + value[at + 1:] or "x", value[:at] + value])
+        done = release.run("daemon", "install-script", *release.flags(pki=pki, **{**others, flag: value}))
+        if done.returncode != 0:
+            assert (done.returncode, done.stdout) == (2, ""), value
+            assert f"INVALID_INPUT: --{flag} " in done.stderr or f"--{flag} needs a value" in done.stderr, (value, done.stderr)
+            continue
+        accepted += 1
+        assert set(value) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~/:-=+, "), value
+        text = re.sub(r'(?m)^site = "', 'site_id = "', config_of(done.stdout), count=1)
+        config = tomllib.loads(text)
+        assert set(config) <= {"gateway_url", "site_id", "serving_ca_spki_pin", "join_signing_key_pin", "join_encryption_key_pin", "approver_set_sha256",
+                               "command_root_sha256", "update", "websocket", "site", "plugins"}, value
+        # Slashes at the end and blanks around entries are dropped, a version's v too, and so are a network's host bits.
+        shown = ",".join(entry.strip() for entry in value.split(","))
+        shown = shown.rstrip("/") if "url" in flag or "path" in flag else shown
+        shown = shown.removeprefix("v") if flag == "bcd-version" else shown
+        if flag == "bmc-networks":
+            shown = ",".join(str(ipaddress.ip_network(entry, strict=False)) for entry in shown.split(","))
+        if place and "{value}" in place:
+            assert place.format(value=shown, version=version()) in done.stdout, value
+        elif place:
+            found = config
+            for key in place.replace("site", "site_id", 1).split(".") if place == "site" else place.split("."):
+                found = found[key]
+            assert str(found) == shown, value
+        # The shell sees what was meant, and runs nothing.
+        told = subprocess.run(["/bin/dash", "-eu"], input=done.stdout.rsplit("\nmain", 1)[0] + '\nsettings\nprintf "%s\\n" "$version" "$downloads"\n', text=True,
+                              capture_output=True, env={"PATH": "/nowhere"}, timeout=30)
+        assert (told.returncode, told.stderr, len(told.stdout.splitlines())) == (0, "", 2), value
+    assert accepted >= len(good)
