@@ -15,7 +15,7 @@ musl="musl-dev musl-tools gcc-aarch64-linux-gnu rustc-web cargo-web rust-web-src
 # What an image of the ramdisk is made with, the programs that go into it, and what the labs boot it in.
 image="kmod zstd xz-utils"
 programs="nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools busybox-static"
-guest="qemu-system-x86 qemu-system-arm ovmf swtpm cpio"
+guest="qemu-system-x86 qemu-system-arm ovmf swtpm cpio mmdebstrap"
 
 case "${1:-}" in
   demo) packages="$build $musl" ;;
