@@ -41,7 +41,8 @@ def test_every_shell_reads_it(release, shell):
 
 
 def test_shellcheck_has_nothing_to_say(release):
-    for changes in ({}, {"attestor": "tpm"}, {"privileged_plugins": "kata", "release_pins": PINS[0], "bmc_networks": "fd00::/8"}):
+    for changes in ({}, {"attestor": "tpm"}, {"privileged_plugins": "kata", "release_pins": PINS[0], "bmc_networks": "fd00::/8"},
+                    {"unprivileged": True, "instance_bridges": "br0"}):
         done = subprocess.run(["shellcheck", "--shell=sh", "-"], input=release.script(**changes), text=True,
                               capture_output=True, timeout=60)
         assert done.returncode == 0, done.stdout
@@ -96,16 +97,30 @@ def test_what_it_writes_is_read_back_by_bcd_and_by_python(release, bcd, tmp_path
     assert done.returncode == 0, done.stderr
 
 
+def test_a_script_for_a_node_without_rights_says_so_in_the_configuration(release, bcd, tmp_path):
+    script = release.script(unprivileged=True, instance_bridges="br0, br-priv")
+    assert len(script) < 24 * 1024
+    assert tomllib.loads(config_of(script))["helper"] == {"socket": "/run/bcd-helper/helper.sock", "user": "bcd"}
+    assert "  instance_bridges='br0,br-priv'\n" in script
+    done = release.run("daemon", "install-script", *release.flags(unprivileged=True, plugins=True))
+    assert done.stderr.endswith(
+        "INVALID_INPUT: --unprivileged cannot host bcx plugins yet: bcd node would need root to start them\n")
+
+
 TEXT_FLAGS = ["pool", "site", "gateway-url", "base-url", "bcd-version", "sha256", "release-pins", "release-threshold",
-              "websocket-url", "bmc-networks", "privileged-plugins", "attestor", "approver-set-sha256", "command-root-sha256"]
+              "websocket-url", "bmc-networks", "privileged-plugins", "instance-bridges", "attestor", "approver-set-sha256", "command-root-sha256"]
 
 
 @pytest.mark.parametrize("flag", TEXT_FLAGS)
 def test_no_value_breaks_out(release, flag):
     pki = release.pki()
-    extra = {"release-pins": PINS[0]} if flag == "release-threshold" else {}
+    extra = {"release-threshold": {"release-pins": PINS[0]}, "instance-bridges": {"unprivileged": True}}.get(flag, {})
     for value in HOSTILE:
         done = release.run("daemon", "install-script", *release.flags(pki=pki, **{**extra, flag: value}))
+        if flag == "instance-bridges" and value == "-a":
+            # Interfaces may be called so.
+            assert "  instance_bridges='-a'\n" in done.stdout
+            continue
         assert (done.returncode, done.stdout) == (2, ""), value
         # An empty one is no value at all.
         assert (f"INVALID_INPUT: --{flag} " if value else f"--{flag} needs a value") in done.stderr, (value, done.stderr)
@@ -134,6 +149,8 @@ def test_flags_that_need_or_exclude_each_other(release):
         ({"release_threshold": 2, "release_pins": f"{PINS[0]},{PINS[0]}"}, "release-threshold"),
         ({"release_threshold": 17, "release_pins": PINS[0]}, "release-threshold"),
         ({"websocket_audience": "gw"}, "websocket-audience"), ({"proxy_ca_file": "x"}, "proxy-ca-file"),
+        ({"instance_bridges": "br0"}, "instance-bridges"), ({"unprivileged": True, "plugins": True}, "unprivileged"),
+        ({"unprivileged": True, "privileged_plugins": "kata"}, "unprivileged"),
         ({"attestor": "join-token"}, "attestor"), ({"sha256": None, "release_manifest": "x"}, "release-manifest"),
     ]:
         done = release.run("daemon", "install-script", *release.flags(pki=pki, **changes))

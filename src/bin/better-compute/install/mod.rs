@@ -102,16 +102,26 @@ pub fn script(options: &Options, public: &Public) -> Result<String, Invalid> {
     text(&mut out, "privileged_dropin", PRIVILEGED_PLUGINS);
     text(&mut out, "helper_unit", HELPER_UNIT);
     text(&mut out, "unprivileged_dropin", UNPRIVILEGED);
-    let body = |text: &'static str| text.split_once("\n\n").map_or(text, |(_, body)| body);
-    out.push_str(body(BODY));
+    body(&mut out, BODY);
     if !options.install_plugins.is_empty() {
         out.push('\n');
         plugin_digests(&mut out, &options.install_plugins);
-        out.push_str(body(INSTALL_PLUGINS).trim_end());
-        out.push('\n');
+        body(&mut out, INSTALL_PLUGINS);
     }
     out.push_str("\nmain \"$@\"\n");
     Ok(out)
+}
+
+/// What a file of the script does, without its head and its comments: those stand here for who changes it, and the
+/// script has to stay small.
+fn body(out: &mut String, text: &str) {
+    let body = text.split_once("\n\n").map_or(text, |(_, body)| body);
+    for line in body.lines() {
+        if !line.trim_start().starts_with("# ") {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
 }
 
 /// The key tokens are sealed to.

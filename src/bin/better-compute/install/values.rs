@@ -11,7 +11,7 @@ use bcd::crypto::pin::Pin;
 use bcd::update::manifest::is_version;
 
 /// The most bytes of a proxy's CA file: with the rest the script stays below 24 KiB.
-pub const PROXY_CA_MAX: usize = 8 * 1024;
+pub const PROXY_CA_MAX: usize = 4 * 1024;
 /// The most pins or digests in one list.
 const LIST_MAX: usize = 16;
 
