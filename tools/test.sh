@@ -18,6 +18,7 @@ python=$!
   tools/kernel.sh arm64 cloud
   tools/root.sh arm64
   tools/debian.sh target/kernel/amd64-cloud
+  tools/sshd.sh
 } > /dev/null 2>&1 &
 tools/build.sh --programs amd64
 wait "$python" || { echo "test: no Python environment" >&2; exit 1; }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::protocol::{Answer, Greeting, LINE, Operation, Request, heard};
+use super::protocol::{Answer, BUSY, Greeting, LINE, Operation, Request, heard};
 use crate::sys::stop::Stop;
 use crate::sys::{local, peer};
 
@@ -56,7 +56,7 @@ impl Client {
         let deadline = Instant::now() + REACH;
         let (mut stream, greeting) = loop {
             match self.greet(stop) {
-                Err(AskError::NotReached(..)) if Instant::now() < deadline => {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
                     if stop.wait(AGAIN) {
                         return Err(AskError::Stopped);
                     }
@@ -152,6 +152,15 @@ fn line(stream: &mut UnixStream, within: Duration, stop: &Stop) -> io::Result<Ve
 }
 
 impl AskError {
+    /// Whether it is worth coming again, as nothing was asked.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::NotReached(..) => true,
+            Self::Refused { reason, .. } => reason == BUSY,
+            _ => false,
+        }
+    }
+
     /// What a person can do about it.
     pub fn remedy(&self) -> &'static str {
         match self {

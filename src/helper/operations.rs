@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::protocol::{Answer, Operation};
 use crate::sys::log;
-use crate::sys::process::{Ended, Run, RunError, find};
+use crate::sys::process::{Ended, Run, find};
 use crate::sys::stop::Stop;
 
-/// For `sshd -t`, and for systemctl, which waits for the reload.
-const WITHIN: Duration = Duration::from_secs(45);
+/// For each of `sshd -t` and systemctl, which waits for the reload.
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// As Debian and as Red Hat call it.
 const SSH_UNITS: [&str; 2] = ["ssh.service", "sshd.service"];
@@ -39,40 +39,41 @@ fn reboot(_: &Stop) -> Answer {
 fn sshd_reload(stop: &Stop) -> Result<Answer, Answer> {
     // sd_booted(3).
     if !Path::new("/run/systemd/system").is_dir() {
-        return Err(Answer::refused(
-            "ReloadRefused",
-            "systemd does not run here",
-        ));
+        return Err(refused("systemd does not run here"));
     }
-    let sshd = program("sshd", &["-t"], stop)?;
-    if !sshd.status.success() {
-        let said = [
-            "sshd -t finds a mistake, and nothing was reloaded: ",
-            &sshd.complaint,
-        ]
-        .concat();
-        return Err(Answer::refused("ReloadRefused", &said));
-    }
+    let mut runs = None;
     for unit in SSH_UNITS {
         let active = program("systemctl", &["--quiet", "is-active", unit], stop)?;
         if active.status.success() {
-            let reloaded = program("systemctl", &["--no-ask-password", "reload", unit], stop)?;
-            return match reloaded.status.success() {
-                true => Ok(Answer::Done),
-                false => Err(Answer::refused("ReloadRefused", &reloaded.complaint)),
-            };
+            runs = Some(unit);
+            break;
         }
     }
-    Err(Answer::refused(
-        "NotRunning",
-        "neither ssh.service nor sshd.service runs; the next start reads the configuration",
-    ))
+    let Some(unit) = runs else {
+        return Err(Answer::refused(
+            "NotRunning",
+            "neither ssh.service nor sshd.service runs; the next start reads the configuration",
+        ));
+    };
+    let sshd = program("sshd", &["-t"], stop)?;
+    if !sshd.status.success() {
+        const MISTAKE: &str = "sshd -t finds a mistake, and nothing was reloaded: ";
+        return Err(refused(&[MISTAKE, &sshd.complaint].concat()));
+    }
+    let reloaded = program("systemctl", &["--no-ask-password", "reload", unit], stop)?;
+    match reloaded.status.success() {
+        true => Ok(Answer::Done),
+        false => Err(refused(&reloaded.complaint)),
+    }
+}
+
+fn refused(why: &str) -> Answer {
+    Answer::refused("ReloadRefused", why)
 }
 
 fn program(name: &str, arguments: &[&str], stop: &Stop) -> Result<Ended, Answer> {
     let Some(program) = find(name) else {
-        let said = [name, " is not on this machine"].concat();
-        return Err(Answer::refused("ReloadRefused", &said));
+        return Err(refused(&[name, " is not on this machine"].concat()));
     };
     let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
     let run = Run {
@@ -82,5 +83,5 @@ fn program(name: &str, arguments: &[&str], stop: &Stop) -> Result<Ended, Answer>
         stop,
     };
     run.run(&mut |_| Ok(()))
-        .map_err(|error: RunError| Answer::refused("ReloadRefused", &log::one_line_chain(&error)))
+        .map_err(|error| refused(&log::one_line_chain(&error)))
 }

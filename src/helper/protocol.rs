@@ -14,6 +14,9 @@ use crate::crypto::json::{self, Writer};
 /// Of this protocol. A request of another version is refused.
 pub const VERSION: i64 = 1;
 
+/// The reason of a refusal that passes by itself.
+pub const BUSY: &str = "Busy";
+
 /// The longest line, with its end.
 pub const LINE: usize = 4 * 1024;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::guard::{Guard, Peer, Stranger};
 use super::operations;
-use super::protocol::{Answer, Greeting, LINE, Request};
+use super::protocol::{Answer, BUSY, Greeting, LINE, Request};
 use crate::rt::{self, Either, UnixListener, UnixStream};
 use crate::sys::log::{self, Level, Value};
 use crate::sys::peer::{self, Credentials};
@@ -92,7 +92,7 @@ impl Shared {
             _ => &self.taken[0],
         };
         let Some(_place) = Place::take(places, CLIENTS) else {
-            let busy = Answer::refused("Busy", "too many clients at once; try again");
+            let busy = Answer::refused(BUSY, "too many clients at once; try again");
             return say(stream, &busy.line()).await;
         };
         let answer = match self.hear(stream, peer).await {
@@ -128,7 +128,7 @@ impl Shared {
 
     async fn work(&self, stream: &UnixStream, peer: &Peer, request: Request) -> Answer {
         if self.working.replace(true) {
-            return Answer::refused("Busy", "another operation is under way; try again");
+            return Answer::refused(BUSY, "another operation is under way; try again");
         }
         let answer = self.operate(stream, peer, request).await;
         self.working.set(false);
