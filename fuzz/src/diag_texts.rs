@@ -2,7 +2,8 @@
 //! frames. What is told of it is bounded, and one line each.
 use std::path::Path;
 
-use bcd::command::diag::{Finding, dcgm, memory, network, worker};
+use bcd::command::diag::{Finding, dcgm, memory, network};
+use bcd::command::worker;
 use bcd::facts::tree::Tree;
 
 pub const HEAP: super::Heap = super::Heap {

@@ -68,6 +68,7 @@ pub mod url;
 pub mod vpd;
 pub mod websocket;
 pub mod wellknown;
+pub mod wipe;
 
 pub mod fleet;
 pub mod mutate;
@@ -104,7 +105,7 @@ targets! {
     grpc_server grpc_status helper_request http_answer http_request identity inhibitors intake join_answer
     join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
     operator_texts outbox pem pki_bundle private_key proto proxies release_manifest sntp spki status_request
-    store_rows toml trust_bundle url vpd websocket wellknown
+    store_rows toml trust_bundle url vpd websocket wellknown wipe
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

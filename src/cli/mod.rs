@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 pub use self::facts::facts_text;
 use self::flags::{Args, Command, Flag, Parsed};
-use crate::command::diag::worker;
+use crate::command::worker;
 use crate::config::{Config, ConfigError};
 use crate::rt;
 use crate::sys::log;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::machine::{Failure, Outcome};
 use super::work::Context;
-use super::{deploy, diag, logs, reboot};
+use super::{deploy, diag, logs, reboot, wipe};
 use crate::facts::report::Cause;
 use crate::proto::{DecodeError, Message, Role};
 
@@ -44,9 +44,10 @@ pub enum Job {
     Network(diag::Network),
     Dcgm(diag::Dcgm),
     Deploy(Box<deploy::Deploy>),
+    Wipe(wipe::Wipe),
 }
 
-pub static KINDS: [Kind; 8] = [
+pub static KINDS: [Kind; 9] = [
     Kind {
         name: "node.reboot",
         at_once: 1,
@@ -123,6 +124,16 @@ pub static KINDS: [Kind; 8] = [
         destroys: true,
         restarted: None,
     },
+    Kind {
+        name: "disks.wipe",
+        at_once: 1,
+        when_busy: WhenBusy::Refuse,
+        // The largest disks there are, overwritten.
+        limit: Duration::from_secs(96 * 3600),
+        read: |params| wipe::Wipe::read(params).map(Job::Wipe),
+        destroys: true,
+        restarted: None,
+    },
 ];
 
 /// The reason of a command that this bcd does not know, or whose program this machine does not have.
@@ -168,6 +179,7 @@ impl Job {
             Self::Dcgm(dcgm) => diag::run("diag.dcgm", context, &mut |context, report| {
                 dcgm.run(context, report)
             }),
+            Self::Wipe(wipe) => wipe.run(context),
         };
         match done {
             Ok(outcome) => outcome,

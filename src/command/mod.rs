@@ -55,7 +55,9 @@ mod orders;
 mod outputs;
 mod reboot;
 pub mod record;
+pub mod wipe;
 mod work;
+pub mod worker;
 
 /// The most that one `OutputRequest` is answered with.
 const RANGE: usize = 1024 * 1024;

@@ -86,6 +86,11 @@ impl Progress {
         }
     }
 
+    /// For what a child says.
+    pub fn taker(&mut self) -> impl FnMut(CommandProgress) {
+        |said| self.say(said.percent, || said.message)
+    }
+
     /// Says how far the work is; `message` is made only when it is sent.
     pub fn say(&mut self, percent: u32, message: impl FnOnce() -> String) {
         if self

@@ -5,8 +5,8 @@
 //!   use, shared, foreign or not what it was is refused, with the reason, before anything is written.
 //! - What was done is told as it was: by a receipt under the node's own signature.
 //!
-//! How the parts fit: [`disk`] finds the disk that is meant, or says why not; [`receipt`] has receipts signed, and
-//! verifies them; [`image`] writes an image to a disk.
+//! How the parts fit: [`disk`] finds the disk that is meant, or says why not; [`wipe`](mod@wipe) wipes one; [`image`] writes an
+//! image to one; [`receipt`] has receipts signed, and verifies them.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,6 +16,7 @@
 pub mod disk;
 pub mod image;
 pub mod receipt;
+pub mod wipe;
 
 /// Whether `text` has the form of an order's id: `ord_` and a ULID in lower case.
 pub fn is_order_id(text: &str) -> bool {

@@ -3,15 +3,19 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, major, minor};
+
+use super::passthrough::Device;
 
 const BLKRRPART: libc::c_ulong = 0x125f;
 const BLKFLSBUF: libc::c_ulong = 0x1261;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+const BLKDISCARD: libc::c_ulong = 0x1277;
+const BLKSECDISCARD: libc::c_ulong = 0x127d;
 const BLKZEROOUT: libc::c_ulong = 0x127f;
 
 /// Of a plain file.
@@ -103,9 +107,41 @@ impl Block {
                 length,
             )?);
         }
+        self.range(BLKZEROOUT, at, length)
+    }
+
+    /// Has the disk forget a range; what is read there then is the disk's affair. `secure`: so that nothing is left of it.
+    ///
+    /// # Errors
+    /// The kernel's: it does not take that.
+    pub fn discard(&self, at: u64, length: u64, secure: bool) -> io::Result<()> {
+        match secure {
+            true => self.range(BLKSECDISCARD, at, length),
+            false => self.range(BLKDISCARD, at, length),
+        }
+    }
+
+    fn range(&self, request: libc::c_ulong, at: u64, length: u64) -> io::Result<()> {
         let range = [at, length];
         // SAFETY: the kernel reads two u64, which live through the call.
-        check(unsafe { libc::ioctl(self.file.as_raw_fd(), BLKZEROOUT as _, range.as_ptr()) })
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, range.as_ptr()) })
+    }
+
+    /// The device's number, as the kernel's files have it: `MAJOR:MINOR`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn number(&self) -> io::Result<String> {
+        let number = self.file.metadata()?.rdev();
+        Ok([&major(number).to_string(), ":", &minor(number).to_string()].concat())
+    }
+
+    /// The same disk, for commands of its own kind.
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn passthrough(&self) -> io::Result<Device> {
+        Ok(Device::of(self.file.try_clone()?))
     }
 
     /// Returns once everything written is on the medium, and nothing of the disk in the page cache.

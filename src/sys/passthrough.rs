@@ -1,6 +1,6 @@
 //! Disks asked in their own words: NVMe admin commands and SCSI commands, handed through by the kernel
-//! (linux/nvme_ioctl.h, scsi/sg.h). Only commands that read are meant to be given: the direction is
-//! always from the disk.
+//! (linux/nvme_ioctl.h, scsi/sg.h). What is opened here by its path is only asked; who writes claims the disk
+//! first (`sys::block`).
 //!
 //! Each has a time-out, after which the kernel aborts it. A disk that is dead can still hold its caller
 //! in the kernel's error handling for minutes: callers that must not hang ask from a process that may.
@@ -12,10 +12,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+pub mod sense;
+
 /// `_IOWR('N', 0x41, struct nvme_admin_cmd)`.
 const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xc048_4e41;
+/// `_IO('N', 0x40)`.
+const NVME_IOCTL_ID: libc::c_ulong = 0x4e40;
 const SG_IO: libc::c_ulong = 0x2285;
 const SG_DXFER_NONE: i32 = -1;
+const SG_DXFER_TO_DEV: i32 = -2;
 const SG_DXFER_FROM_DEV: i32 = -3;
 
 /// `struct nvme_passthru_cmd`.
@@ -72,6 +77,23 @@ struct SgHeader {
 /// A disk that can be asked.
 pub struct Device(File);
 
+/// An NVMe admin command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admin {
+    pub opcode: u8,
+    pub nsid: u32,
+    pub cdw10: u32,
+    pub cdw11: u32,
+}
+
+/// What goes with a SCSI command.
+#[derive(Debug)]
+pub enum Data<'a> {
+    None,
+    In(&'a mut [u8]),
+    Out(&'a [u8]),
+}
+
 /// What a disk answered to a SCSI command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -98,23 +120,32 @@ impl Device {
         Ok(Self(file))
     }
 
+    /// The disk behind a descriptor.
+    pub(super) fn of(file: File) -> Self {
+        Self(file)
+    }
+
+    /// The number of an NVMe disk's namespace.
+    ///
+    /// # Errors
+    /// It is no NVMe disk.
+    pub fn nvme_namespace(&self) -> io::Result<u32> {
+        // SAFETY: it takes no argument and touches no memory of ours.
+        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), NVME_IOCTL_ID as _, 0) };
+        u32::try_from(id).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Gives an NVMe admin command that reads to `data`; gives its status field without the phase tag,
     /// 0 for success.
     ///
     /// # Errors
     /// It could not be given: no rights (CAP_SYS_ADMIN), no NVMe device, no answer in time.
-    pub fn nvme_admin(
-        &self,
-        opcode: u8,
-        nsid: u32,
-        cdw10: u32,
-        data: &mut [u8],
-        within: Duration,
-    ) -> io::Result<u16> {
+    pub fn nvme_admin(&self, admin: Admin, data: &mut [u8], within: Duration) -> io::Result<u16> {
         let mut command = NvmeCommand {
-            opcode,
-            nsid,
-            cdw10,
+            opcode: admin.opcode,
+            nsid: admin.nsid,
+            cdw10: admin.cdw10,
+            cdw11: admin.cdw11,
             addr: data.as_mut_ptr().expose_provenance() as u64,
             data_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
             timeout_ms: milliseconds(within),
@@ -135,23 +166,25 @@ impl Device {
         }
     }
 
-    /// Gives a SCSI command that reads to `data`, or moves no data if it is empty.
+    /// Gives a SCSI command, and the data that go with it.
     ///
     /// # Errors
     /// It could not be given: no rights (CAP_SYS_RAWIO), no SCSI device.
-    pub fn scsi(&self, cdb: &[u8], data: &mut [u8], within: Duration) -> io::Result<Answer> {
+    pub fn scsi(&self, cdb: &[u8], data: Data<'_>, within: Duration) -> io::Result<Answer> {
         let mut sense = [0_u8; 64];
+        let (direction, pointer, length) = match data {
+            Data::None => (SG_DXFER_NONE, std::ptr::null_mut(), 0),
+            Data::In(bytes) => (SG_DXFER_FROM_DEV, bytes.as_mut_ptr(), bytes.len()),
+            Data::Out(bytes) => (SG_DXFER_TO_DEV, bytes.as_ptr().cast_mut(), bytes.len()),
+        };
         let mut header = SgHeader {
             interface_id: i32::from(b'S'),
-            dxfer_direction: match data.is_empty() {
-                true => SG_DXFER_NONE,
-                false => SG_DXFER_FROM_DEV,
-            },
+            dxfer_direction: direction,
             cmd_len: u8::try_from(cdb.len()).unwrap_or(0),
             mx_sb_len: 64,
             iovec_count: 0,
-            dxfer_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
-            dxferp: data.as_mut_ptr().cast(),
+            dxfer_len: u32::try_from(length).unwrap_or(u32::MAX),
+            dxferp: pointer.cast(),
             cmdp: cdb.as_ptr(),
             sbp: sense.as_mut_ptr(),
             timeout: milliseconds(within),
@@ -169,7 +202,7 @@ impl Device {
             info: 0,
         };
         // SAFETY: the structure is the kernel's, ours for the call, and so are the three buffers that it
-        // points to, each of the length it gives; of the command the kernel only reads.
+        // points to, each of the length it gives; of the command, and of data to the disk, the kernel only reads.
         let done = unsafe { libc::ioctl(self.0.as_raw_fd(), SG_IO as _, &raw mut header) };
         if done < 0 {
             return Err(io::Error::last_os_error());
@@ -180,7 +213,7 @@ impl Device {
             status: header.status,
             host_status: header.host_status,
             sense: sense.unwrap_or_default().to_vec(),
-            length: data.len().saturating_sub(left),
+            length: length.saturating_sub(left),
         })
     }
 }
@@ -207,10 +240,13 @@ mod tests {
         let within = Duration::from_secs(1);
         assert!(Device::open(Path::new("/dev/no-such-disk")).is_err());
         let null = Device::open(Path::new("/dev/null")).unwrap();
-        assert!(
-            null.nvme_admin(2, u32::MAX, 0, &mut [0; 8], within)
-                .is_err()
-        );
-        assert!(null.scsi(&[0; 6], &mut [], within).is_err());
+        let admin = Admin {
+            opcode: 2,
+            nsid: u32::MAX,
+            ..Admin::default()
+        };
+        assert!(null.nvme_admin(admin, &mut [0; 8], within).is_err());
+        assert!(null.nvme_namespace().is_err());
+        assert!(null.scsi(&[0; 6], Data::None, within).is_err());
     }
 }

@@ -24,9 +24,18 @@ def test_a_command_given_many_times_runs_once_and_says_each_state_once(lab):
     assert facts.memory_bytes > 0 and facts.kernel.release
 
 
+def wipe(*disks):
+    disks = [protos.deploy.DiskTarget(stable_name=name) for name in disks]
+    return protos.deploy.DisksWipeParams(order_id="ord_01kb7w3x9qn5v8m2r6t4y0sdfh", disks=disks)
+
+
 def test_unknown_kinds_late_ones_and_bad_params_are_refused_with_their_reason(lab):
     refused = {
         lab.command("disk.polish"): ("UNSUPPORTED", "CommandUnsupported"),
+        # A node with an installed system wipes nothing, whoever orders it.
+        lab.command("disks.wipe", wipe("wwn-0x1")): ("UNSUPPORTED", "CommandUnsupported"),
+        lab.command("disks.wipe", wipe()): ("FAILED", "InvalidParams"),
+        lab.command("disks.wipe", wipe("a", "a")): ("FAILED", "InvalidParams"),
         lab.command("node.facts", deadline_s=-5): ("FAILED", "DeadlineExceeded"),
         lab.command("node.facts", deadline_s=31 * 86400): ("FAILED", "InvalidParams"),
         lab.command("node.reboot", protos.command.RebootParams(delay_s=601)): ("FAILED", "InvalidParams"),

@@ -46,7 +46,7 @@ def children(pid):
             words = (at / "cmdline").read_bytes().split(b"\0")
         except (OSError, IndexError):
             continue
-        if parent == pid and b"diag-worker" in words:
+        if parent == pid and b"worker" in words:
             found.append(int(at.name))
     return found
 

@@ -6,15 +6,15 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::worker::{self, Parent};
 use super::{Finding, Report, ata, nvme, scsi};
 use crate::command::kinds::decode;
 use crate::command::machine::Failure;
 use crate::command::work::Context;
+use crate::command::worker::{self, Parent};
 use crate::facts::disks;
 use crate::facts::tree::Tree;
 use crate::proto::{DiagDisksParams, DiagVerdict, Disk};
-use crate::sys::passthrough::{Answer, Device};
+use crate::sys::passthrough::{Admin, Answer, Data, Device};
 use crate::sys::process::RunError;
 
 /// How long a disk may take for all that it is asked.
@@ -130,7 +130,12 @@ fn ask(disk: &Disk, way: Way, context: &mut Context) -> Result<Finding, Failure>
         return Ok(finding);
     }
     let arguments = ["disk", way.word(), &disk.kernel_name];
-    match worker::run(&arguments, DISK, &context.stop, &mut context.progress) {
+    match worker::run(
+        &arguments,
+        DISK,
+        &context.stop,
+        &mut context.progress.taker(),
+    ) {
         Ok(done) => {
             let failed = !done.status.success();
             for found in done.findings {
@@ -167,7 +172,7 @@ fn ask(disk: &Disk, way: Way, context: &mut Context) -> Result<Finding, Failure>
 ///
 /// # Errors
 /// The parent is gone, or the name is none.
-pub(super) fn serve<W: io::Write>(way: &str, name: &str, parent: &mut Parent<W>) -> io::Result<()> {
+pub fn serve<W: io::Write>(way: &str, name: &str, parent: &mut Parent<W>) -> io::Result<()> {
     // The kernel writes a slash of a device's name as an exclamation mark.
     let name = name.replace('!', "/");
     if name.is_empty() || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
@@ -209,7 +214,12 @@ const ALL_NAMESPACES: u32 = u32::MAX;
 
 fn ask_nvme(device: &Device, finding: &mut Finding) -> io::Result<()> {
     let mut identify = vec![0; nvme::IDENTIFY];
-    let status = device.nvme_admin(IDENTIFY, 0, CONTROLLER, &mut identify, NVME)?;
+    let admin = Admin {
+        opcode: IDENTIFY,
+        cdw10: CONTROLLER,
+        ..Admin::default()
+    };
+    let status = device.nvme_admin(admin, &mut identify, NVME)?;
     let controller = match status {
         0 => nvme::identify(&identify),
         _ => nvme::Controller::default(),
@@ -218,8 +228,13 @@ fn ask_nvme(device: &Device, finding: &mut Finding) -> io::Result<()> {
         let mut page = vec![0; length];
         // The length in words of four bytes, from 0.
         let words = u32::try_from(length / 4).unwrap_or(1) - 1;
-        let cdw10 = words << 16 | id;
-        let status = device.nvme_admin(GET_LOG_PAGE, ALL_NAMESPACES, cdw10, &mut page, NVME)?;
+        let admin = Admin {
+            opcode: GET_LOG_PAGE,
+            nsid: ALL_NAMESPACES,
+            cdw10: words << 16 | id,
+            ..Admin::default()
+        };
+        let status = device.nvme_admin(admin, &mut page, NVME)?;
         Ok::<_, io::Error>((status, page))
     };
     let (status, health) = page(2, nvme::HEALTH)?;
@@ -252,6 +267,10 @@ const DID_TIME_OUT: u16 = 3;
 
 /// Gives a SCSI command; an adapter that failed is an error.
 fn command(device: &Device, cdb: &[u8], data: &mut [u8]) -> io::Result<Answer> {
+    let data = match data {
+        [] => Data::None,
+        data => Data::In(data),
+    };
     let answer = device.scsi(cdb, data, SCSI)?;
     match answer.host_status {
         0 => Ok(answer),

@@ -8,11 +8,11 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-use super::worker::{self, Parent};
 use super::{Finding, Report, hex, shown};
 use crate::command::kinds::{decode, explained};
 use crate::command::machine::Failure;
 use crate::command::work::Context;
+use crate::command::worker::{self, Parent};
 use crate::facts::tree::Tree;
 use crate::proto::{DiagMemoryParams, DiagVerdict};
 use crate::sys::memory::{Region, physical};
@@ -103,7 +103,12 @@ impl Test {
         let (bytes, seconds) = (shown(bytes), shown(self.seconds.into()));
         let arguments = ["memory", &bytes, &seconds, &shown(self.passes.into())];
         let within = Duration::from_secs(self.seconds.into()) + SLACK;
-        match worker::run(&arguments, within, &context.stop, &mut context.progress) {
+        match worker::run(
+            &arguments,
+            within,
+            &context.stop,
+            &mut context.progress.taker(),
+        ) {
             Ok(done) => {
                 for found in done.findings {
                     finding.0.verdict = found.verdict;
@@ -203,7 +208,7 @@ pub fn allowed(tree: &Tree, groups: &[u8]) -> Option<u64> {
 ///
 /// # Errors
 /// The parent is gone, or there is no memory.
-pub(super) fn serve<W: io::Write>(arguments: &[&str], parent: &mut Parent<W>) -> io::Result<()> {
+pub fn serve<W: io::Write>(arguments: &[&str], parent: &mut Parent<W>) -> io::Result<()> {
     let mut numbers = arguments
         .iter()
         .map(|argument| argument.parse::<u64>().ok());
@@ -502,6 +507,7 @@ mod tests {
         let mut take = |said| match said {
             worker::Said::Finding(found) => finding = Some(found),
             worker::Said::Progress(said) => progress = said.percent,
+            worker::Said::Wiped(_) => {}
         };
         worker::Frames::default().push(&bytes, &mut take).unwrap();
         let finding = finding.unwrap();

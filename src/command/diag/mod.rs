@@ -9,7 +9,7 @@
 //! How the parts fit: each kind makes [`Finding`]s, one for a disk, an interface, a test. [`Report`] tells
 //! them by events as they come, and makes the command's result of them. [`nvme`], [`ata`], [`scsi`] and [`dcgm`] read
 //! what devices and programs say, and are pure; [`disks`] and [`memory`] ask, in the child that
-//! [`worker`] starts.
+//! [`worker`](super::worker) starts.
 use std::fmt::Write as _;
 
 use super::machine::{Failure, Outcome};
@@ -21,13 +21,12 @@ use crate::proto::{
 
 pub mod ata;
 pub mod dcgm;
-mod disks;
+pub(super) mod disks;
 pub mod ethtool;
 pub mod memory;
 pub mod network;
 pub mod nvme;
 pub mod scsi;
-pub mod worker;
 
 pub use self::dcgm::Dcgm;
 pub use self::disks::Disks;

@@ -37,6 +37,16 @@ impl Api {
             .registry
             .with(move |records| records.store.together(|store| store.add_command(&new)))
             .await?;
+        let status = self.added(node_id, added)?;
+        let (command, progress) = self.command(&id).await?;
+        Ok(answer(
+            status,
+            view(&command, progress.as_ref(), now).to_string(),
+        ))
+    }
+
+    /// The status of an answer to a command that was to be made; its session is told to look.
+    pub(super) fn added(&self, node_id: &str, added: Added) -> Result<u16, Refused> {
         let status = match added {
             Added::Made => 201,
             Added::Again => 200,
@@ -59,11 +69,13 @@ impl Api {
             }
         };
         self.gateway.look(node_id);
-        let (command, progress) = self.command(&id).await?;
-        Ok(answer(
-            status,
-            view(&command, progress.as_ref(), now).to_string(),
-        ))
+        Ok(status)
+    }
+
+    /// A command as it is shown.
+    pub(super) async fn shown_command(&self, id: &str) -> Result<Json, Refused> {
+        let (command, progress) = self.command(id).await?;
+        Ok(view(&command, progress.as_ref(), now_ms()))
     }
 
     async fn command(&self, id: &str) -> Result<(Command, Option<Progress>), Refused> {

@@ -17,6 +17,7 @@ pub mod downloads;
 mod events;
 mod machines;
 mod operator;
+mod orders;
 pub mod query;
 pub mod rotations;
 mod sites;

@@ -58,6 +58,15 @@ impl Api {
             ("GET" | "HEAD", (Some("machines"), Some(mac), None, _)) => {
                 self.show_machine(mac).await
             }
+            ("POST", (Some("machines"), Some(mac), Some("wipe"), None)) => {
+                self.wipe_machine(mac, &request.body).await
+            }
+            ("GET" | "HEAD", (Some("receipts"), None, ..)) => {
+                self.list_receipts(&request.query).await
+            }
+            ("GET" | "HEAD", (Some("receipts"), Some(order), None, _)) => {
+                self.show_receipt(order).await
+            }
             ("GET" | "HEAD", (Some("pki"), Some("rotations"), None, _)) => {
                 self.list_rotations().await
             }
@@ -112,6 +121,10 @@ impl Api {
             ("GET" | "HEAD", (Some("events"), None, ..)) => self.list_events(&request.query).await,
             (_, (Some("events") | Some("commands"), None, ..)) => Err(Refused::method("GET")),
             (_, (Some("commands"), Some(_), None, _)) => Err(Refused::method("GET")),
+            (_, (Some("machines"), Some(_), Some("wipe"), None)) => Err(Refused::method("POST")),
+            (_, (Some("receipts"), None, ..)) | (_, (Some("receipts"), Some(_), None, _)) => {
+                Err(Refused::method("GET"))
+            }
             (_, (Some("nodes"), Some(_), Some("spec"), None)) => {
                 Err(Refused::method("GET or POST"))
             }

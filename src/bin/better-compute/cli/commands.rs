@@ -175,7 +175,7 @@ fn params(args: &Args) -> Result<Json, Failure> {
 }
 
 /// Waits until a command is over, telling each change, and shows it.
-fn wait(args: &Args, mut command: Json) -> Result<ExitCode, Failure> {
+pub(super) fn wait(args: &Args, mut command: Json) -> Result<ExitCode, Failure> {
     let id = command.text("id").to_owned();
     complain(&args.path, &format!("{id} is stored; waiting for the node"));
     let mut patient = Patient::new(args)?;

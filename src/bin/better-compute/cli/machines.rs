@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use bcd::attest::bootstrap::{self, Given};
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, chain, facts_text, one_line, print};
+use bcd::cli::{Failure, chain, complain, facts_text, one_line, print};
 use bcd::config::cmdline::CommandLine;
 use bcd::config::mac::Mac;
 use bcd::config::{gateway_url_of, values};
@@ -15,19 +15,19 @@ use bcd::wire::url::Url;
 use nanoserde::SerJson;
 
 use super::ago::{ago, parse_span};
-use super::client::{self, Client, DIR, JSON};
-use super::files;
-use super::{sites, table};
+use super::client::{self, Client, DIR, JSON, Problem};
+use super::{commands, files, sites, table};
 use crate::api::views::{CreateToken, CreatedToken, MachineView, Machines};
 use crate::bootparams::{BootParameters, LINE_MAX, NAMES};
 use crate::dev::SITE_KEY;
+use crate::ids;
 use crate::joinservice::discovery;
-use crate::json::Json;
+use crate::json::{Json, Object};
 use crate::registry::now_ms;
 
 pub(super) const COMMAND: Command = Command::group(
     "machines",
-    "list and show machines, and make boot parameters for one",
+    "list, show and wipe machines, and make boot parameters for one",
     &[
         Command::new("list", "list machines that joined by discovery", &[DIR, JSON], list),
         Command::new(
@@ -35,6 +35,38 @@ pub(super) const COMMAND: Command = Command::group(
             "show a machine: its last boot, and what it is made of",
             &[DIR, JSON],
             show,
+        )
+        .positionals(&["MAC"]),
+        Command::new(
+            "wipe",
+            "wipe disks of a machine that is in its ramdisk, once",
+            &[
+                Flag::values("disk", "NAME", "A disk, by the name that lasts (machines show)"),
+                Flag::switch("all", "All fixed disks: not what is removable or behind USB"),
+                Flag::values(
+                    "method",
+                    "METHOD",
+                    "Only by this method, such as overwrite (default: the best that holds)",
+                ),
+                Flag::value(
+                    "deadline",
+                    "SPAN",
+                    "When it must have started, 1s to 1d from now (default 10m)",
+                ),
+                Flag::switch("yes", "Do it; without, only say what would be wiped"),
+                Flag::switch("wait", "Wait until it is over; exit 1 unless every disk is wiped"),
+                DIR,
+                JSON,
+            ],
+            wipe,
+        )
+        .details(
+            "Makes a one-time order: whatever fails or is played back, no disk is wiped twice on it. Each disk is\n\
+             held against the serial number and size that the machine told of last. What is mounted or held by\n\
+             something on the machine is refused. A signed receipt says how it went: better-compute receipts.\n\
+             Methods: nvme-sanitize-crypto, nvme-sanitize-block, nvme-format-crypto, nvme-format-erase,\n\
+             nvme-sanitize-overwrite, ata-sanitize-crypto, ata-sanitize-block, ata-security-erase-enhanced,\n\
+             ata-security-erase, scsi-sanitize-crypto, scsi-sanitize-block, secure-discard, discard, overwrite.",
         )
         .positionals(&["MAC"]),
         Command::new(
@@ -158,6 +190,97 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
     }
     print(&out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn wipe(args: &Args) -> Result<ExitCode, Failure> {
+    let mac = mac(args.positional(0))?;
+    let disks: Vec<Json> = args.values("disk").map(Json::from).collect();
+    let all = args.has("all");
+    if disks.is_empty() != all {
+        return Err(Failure::refused(
+            "name disks with --disk, or give --all: one of the two",
+        ));
+    }
+    let client = Client::new(args)?;
+    if !args.has("yes") {
+        let machine = client.json("GET", &format!("machines/{mac}"), None)?;
+        print(&would_be_wiped(&machine, &disks))?;
+        return Err(
+            Failure::refused("nothing was ordered").hint("--yes wipes these disks, for good")
+        );
+    }
+    let now = now_ms();
+    // Chosen here, so that the same request twice is one order.
+    let (order, command) = (ids::new("ord", now), ids::new("cmd", now));
+    let mut asked = Object::new()
+        .with("orderId", order.as_str())
+        .with("commandId", command.as_str());
+    asked = match all {
+        true => asked.with("all", true),
+        false => asked.with("disks", disks),
+    };
+    let methods: Vec<Json> = args.values("method").map(Json::from).collect();
+    if !methods.is_empty() {
+        asked = asked.with("methods", methods);
+    }
+    if let Some(text) = args.value("deadline") {
+        let ms = parse_span(text).ok_or_else(|| {
+            Failure::refused("--deadline is a number and one of s, m, h, d, such as 90m")
+        })?;
+        asked = asked.with("deadlineSeconds", ms / 1_000);
+    }
+    let (path, body) = (
+        format!("machines/{mac}/wipe"),
+        Json::from(asked).to_string(),
+    );
+    let answer = match client.json("POST", &path, Some(&body)) {
+        // It may have been taken, and only the answer lost: asking once more makes no second one.
+        Err(Problem::NoAnswer(_)) => {
+            client.json("POST", &path, Some(&body)).map_err(|problem| {
+                problem.into_failure().hint(format!(
+                    "if it was taken after all, better-compute commands show {command} says so"
+                ))
+            })?
+        }
+        answered => answered?,
+    };
+    let command = answer.get("command").cloned().unwrap_or(Json::Null);
+    complain(&args.path, &format!("the order is {order}"));
+    if args.has("wait") {
+        return commands::wait(args, command);
+    }
+    match args.has("json") {
+        true => print(&format!("{answer}\n"))?,
+        false => print(&format!("{}\n", command.text("id")))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The disks that an order would be for.
+fn would_be_wiped(machine: &Json, named: &[Json]) -> String {
+    let facts = machine.get("facts").unwrap_or(&Json::Null);
+    let disks = facts.get("disks").map(Json::items).unwrap_or_default();
+    let meant = |disk: &&Json| match named.is_empty() {
+        true => !disk.flag("removable") && disk.text("transport") != "usb",
+        false => named
+            .iter()
+            .any(|name| name.as_text() == Some(disk.text("stable_name"))),
+    };
+    let rows: Vec<Vec<String>> = disks
+        .iter()
+        .filter(meant)
+        .map(|disk| {
+            let bytes = disk.number("size_bytes").unwrap_or(0).unsigned_abs();
+            vec![
+                disk.text("stable_name").to_owned(),
+                disk.text("kernel_name").to_owned(),
+                disk.text("model").to_owned(),
+                disk.text("serial").to_owned(),
+                size(bytes),
+            ]
+        })
+        .collect();
+    table::render(&["DISK", "NOW", "MODEL", "SERIAL", "SIZE"], &rows)
 }
 
 fn boot_params(args: &Args) -> Result<ExitCode, Failure> {

@@ -13,6 +13,7 @@ mod machines;
 mod man;
 mod nodes;
 mod pki;
+mod receipts;
 mod release;
 mod rotate;
 mod sites;
@@ -38,6 +39,7 @@ pub static BETTER_COMPUTE: Command = Command::group(
         machines::COMMAND,
         nodes::COMMAND,
         commands::COMMAND,
+        receipts::COMMAND,
         spec::COMMAND,
         events::COMMAND,
         daemon::COMMAND,

@@ -52,6 +52,9 @@ pub fn event_body(bytes: &[u8], kind_of: impl Fn(&str) -> Option<String>) -> Jso
             .with("not_after_ms", renewed.not_after_ms)
             .with("key_sha256", digest::hex(&renewed.spki_sha256)),
         EventBody::DiagReport(report) => diag::show_report(report),
+        EventBody::Receipt(receipt) => Object::new()
+            .with("kind", super::receipts::receipt_kind(&receipt))
+            .with("outcome", super::receipts::receipt_outcome(&receipt).0),
         // A kind that is younger than this page.
         #[allow(unreachable_patterns)]
         _ => return raw(bytes),

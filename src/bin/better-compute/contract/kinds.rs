@@ -3,8 +3,9 @@
 use bcd::crypto::{base64, digest};
 use bcd::proto::{
     DaemonSection, DiagDcgmParams, DiagDisksParams, DiagMemoryParams, DiagNetworkParams,
-    DiagResult, Facts, FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource,
-    LogsCollectResult, Message, RebootParams, RebootResult,
+    DiagResult, DisksWipeParams, DisksWipeResult, Facts, FileSource, JournalctlSource,
+    LogsCollectParams, LogsCollectParamsSource, LogsCollectResult, Message, RebootParams,
+    RebootResult,
 };
 
 use super::diag;
@@ -85,6 +86,10 @@ pub fn encode_params(kind: &str, params: &Json, now_ms: i64) -> Result<Vec<u8>, 
             given.finish(&["level"])?;
             Ok(params.encode_to_vec())
         }
+        "disks.wipe" => Err(
+            "disks are wiped on a one-time order: better-compute machines wipe makes one"
+                .to_owned(),
+        ),
         _ => Err(format!(
             "the parameters of {} are not known here, only those of {}: give them encoded, in base64, as paramsBase64",
             bcd::crypto::json::quote(kind),
@@ -179,6 +184,7 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
                 .with_some("level", given_number(params.level.into()))
                 .into()
         }),
+        "disks.wipe" => DisksWipeParams::decode(bytes).ok().map(show_wipe_params),
         _ => None,
     };
     shown.unwrap_or_else(|| raw(bytes))
@@ -187,6 +193,17 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
 /// A number of which 0 means that it was not given.
 fn given_number(number: u64) -> Option<u64> {
     (number != 0).then_some(number)
+}
+
+fn show_wipe_params(params: DisksWipeParams) -> Json {
+    let disks = params.disks.into_iter().map(|disk| disk.stable_name.into());
+    let methods = params.methods.into_iter();
+    let methods = methods.map(|method| bcd::deploy::wipe::word(method).into());
+    Object::new()
+        .with("order", params.order_id)
+        .with("disks", disks.collect::<Vec<Json>>())
+        .with("methods", methods.collect::<Vec<Json>>())
+        .into()
 }
 
 fn show_logs_params(params: LogsCollectParams) -> Json {
@@ -227,6 +244,15 @@ pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
                 .into()
         }),
         "node.facts" => Facts::decode(bytes).ok().map(facts::show),
+        "disks.wipe" => DisksWipeResult::decode(bytes).ok().map(|result| {
+            Object::new()
+                .with("order", result.order_id)
+                .with("wiped", result.wiped)
+                .with("failed", result.failed)
+                .with("refused", result.refused)
+                .with("receipt_sha256", digest::hex(&result.receipt_sha256))
+                .into()
+        }),
         kind if kind.starts_with("diag.") => DiagResult::decode(bytes).ok().map(diag::show_result),
         _ => None,
     };

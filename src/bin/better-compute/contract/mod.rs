@@ -21,9 +21,14 @@ mod events;
 mod facts;
 mod given;
 mod kinds;
+mod receipts;
 mod sections;
 
 pub use self::events::event_body;
 pub use self::facts::show_facts;
 pub use self::kinds::{encode_params, show_params, show_result};
+pub use self::receipts::{
+    FILE_MAX as RECEIPT_MAX, read_receipt_file, receipt_file, receipt_kind, receipt_outcome,
+    show_receipt,
+};
 pub use self::sections::{encode_section, show_section};

@@ -2,20 +2,21 @@
 //! argument. It yields to everybody, is the first to go when memory is short, and ends with who started it.
 //!
 //! What it says to its parent is frames on standard output: a tag of one byte, a length of four,
-//! little-endian, and a message: `p` a `CommandProgress`, `f` a `DiagFinding`.
+//! little-endian, and a message: `p` a `CommandProgress`, `f` a `DiagFinding`, `w` a `WipedDisk`.
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-use super::{Finding, disks, memory};
-use crate::command::work::{Progress, UNKNOWN};
-use crate::proto::{CommandProgress, DiagFinding, Message};
+use super::diag::{Finding, disks, memory};
+use super::wipe;
+use super::work::UNKNOWN;
+use crate::proto::{CommandProgress, DiagFinding, Message, WipedDisk};
 use crate::sys::process::{Run, RunError, become_expendable};
 use crate::sys::stop::Stop;
 
 /// What makes this program the child. It is for no one else, and in no help.
-pub const ARGUMENT: &str = "diag-worker";
+pub const ARGUMENT: &str = "worker";
 
 /// This program, whatever stands at its path by now.
 const SELF: &str = "/proc/self/exe";
@@ -27,6 +28,7 @@ const HEAD: usize = 5;
 /// What a child found, and how it ended.
 pub struct Done {
     pub findings: Vec<DiagFinding>,
+    pub wiped: Option<WipedDisk>,
     pub status: ExitStatus,
     /// What it, or the kernel for it, complained of.
     pub complaint: String,
@@ -40,7 +42,7 @@ pub fn run(
     arguments: &[&str],
     within: Duration,
     stop: &Stop,
-    progress: &mut Progress,
+    progress: &mut dyn FnMut(CommandProgress),
 ) -> Result<Done, RunError> {
     let mut all = vec![ARGUMENT.to_owned()];
     all.extend(arguments.iter().map(|&argument| argument.to_owned()));
@@ -52,7 +54,7 @@ fn follow(
     arguments: &[String],
     within: Duration,
     stop: &Stop,
-    progress: &mut Progress,
+    progress: &mut dyn FnMut(CommandProgress),
 ) -> Result<Done, RunError> {
     let run = Run {
         program,
@@ -61,11 +63,12 @@ fn follow(
         stop,
     };
     let mut frames = Frames::default();
-    let mut findings = Vec::new();
+    let (mut findings, mut wiped) = (Vec::new(), None);
     let ended = run.run(&mut |bytes| {
         let nonsense = || io::Error::other("it says what no child of bcd says");
         let mut take = |said| match said {
-            Said::Progress(said) => progress.say(said.percent, || said.message),
+            Said::Progress(said) => progress(said),
+            Said::Wiped(disk) => wiped = Some(*disk),
             Said::Finding(finding) if findings.len() < FINDINGS => findings.push(finding),
             Said::Finding(_) => {}
         };
@@ -73,6 +76,7 @@ fn follow(
     })?;
     Ok(Done {
         findings,
+        wiped,
         status: ended.status,
         complaint: ended.complaint,
     })
@@ -83,6 +87,7 @@ fn follow(
 pub enum Said {
     Progress(CommandProgress),
     Finding(DiagFinding),
+    Wiped(Box<WipedDisk>),
 }
 
 /// Frames as they come, in pieces.
@@ -105,6 +110,7 @@ impl Frames {
             };
             take(match tag {
                 b'p' => Said::Progress(CommandProgress::decode(body).ok()?),
+                b'w' => Said::Wiped(Box::new(WipedDisk::decode(body).ok()?)),
                 b'f' => Said::Finding(DiagFinding::decode(body).ok()?),
                 _ => return None,
             });
@@ -141,6 +147,12 @@ impl<W: Write> Parent<W> {
         self.say(b'f', &finding.0.encode_to_vec())
     }
 
+    /// # Errors
+    /// The parent is gone.
+    pub fn wiped(&mut self, disk: &WipedDisk) -> io::Result<()> {
+        self.say(b'w', &disk.encode_to_vec())
+    }
+
     fn say(&mut self, tag: u8, body: &[u8]) -> io::Result<()> {
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
         let mut frame = vec![tag];
@@ -159,6 +171,7 @@ pub fn serve(arguments: &[String]) -> ExitCode {
     let said = match arguments.as_slice() {
         ["memory", rest @ ..] => memory::serve(rest, &mut parent),
         ["disk", way, name] => disks::serve(way, name, &mut parent),
+        ["wipe", work, methods, now_ms] => wipe::serve(work, methods, now_ms, &mut parent),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     };
     // A parent that is gone has no use for words; what else fails is told it.
@@ -178,6 +191,7 @@ mod tests {
 
     use super::*;
     use crate::command::id::Id;
+    use crate::command::work::Progress;
     use crate::rt::channel::channel;
 
     fn said() -> Vec<u8> {
@@ -233,7 +247,7 @@ mod tests {
             &["-c".to_owned(), script.to_owned()],
             within,
             &Stop::new().unwrap(),
-            &mut Progress::new(id, frames),
+            &mut Progress::new(id, frames).taker(),
         )
     }
 

@@ -1,0 +1,202 @@
+//! The edge: a disk of this machine, claimed for the time of its wipe.
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Drive, Plan, Trouble, Way, wipe};
+use crate::deploy::disk;
+use crate::facts::tree::Tree;
+use crate::proto::{DiskTarget, WipeMethod, WipeOutcome, WipedDisk};
+use crate::sys::block::Block;
+use crate::sys::memory::Region;
+use crate::sys::passthrough::{Admin, Answer, Data, Device};
+
+/// Names in a directory of a disk.
+const NAMES: usize = 1024;
+/// Written at once where the kernel does not zero by itself.
+const WRITE: u64 = 1024 * 1024;
+/// How often, and how long apart, the kernel is asked to look at partitions anew: udev may hold the disk.
+const LOOKS: u32 = 10;
+const LOOK: Duration = Duration::from_millis(300);
+
+struct Claimed {
+    disk: Block,
+    commands: Device,
+    /// Unix time in milliseconds, and the clock then.
+    begun: (i64, Instant),
+    /// The kernel zeroes ranges of this disk.
+    zeroes: Cell<bool>,
+}
+
+impl Drive for Claimed {
+    fn nvme(&self, admin: Admin, data: &mut [u8], within: Duration) -> io::Result<u16> {
+        self.commands.nvme_admin(admin, data, within)
+    }
+
+    fn namespace(&self) -> io::Result<u32> {
+        self.commands.nvme_namespace()
+    }
+
+    fn scsi(&self, cdb: &[u8], data: Data<'_>, within: Duration) -> io::Result<Answer> {
+        self.commands.scsi(cdb, data, within)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.disk.read(out, offset)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
+        if self.zeroes.get() {
+            match self.disk.zero(offset, length) {
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL)
+                    ) =>
+                {
+                    self.zeroes.set(false);
+                }
+                zeroed => return zeroed,
+            }
+        }
+        let zeros = Region::new(usize::try_from(WRITE).unwrap_or(1 << 20))?;
+        let mut done = 0;
+        while done < length {
+            let piece = WRITE.min(length - done);
+            let bytes = usize::try_from(piece).ok();
+            let bytes = bytes.and_then(|length| zeros.bytes().get(..length));
+            self.disk.write(bytes.unwrap_or_default(), offset + done)?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, length: u64, secure: bool) -> io::Result<()> {
+        self.disk.discard(offset, length, secure)
+    }
+
+    fn settle(&self) -> io::Result<()> {
+        self.disk.flush()
+    }
+
+    fn pause(&self, wait: Duration) {
+        std::thread::sleep(wait);
+    }
+
+    fn now_ms(&self) -> i64 {
+        let (then, since) = self.begun;
+        let passed = i64::try_from(since.elapsed().as_millis()).unwrap_or(i64::MAX);
+        then.saturating_add(passed)
+    }
+}
+
+/// What became of a disk that nothing was written to.
+pub fn refused(target: DiskTarget, reason: &str, message: String) -> WipedDisk {
+    WipedDisk {
+        target: Some(target),
+        outcome: WipeOutcome::REFUSED,
+        reason: reason.to_owned(),
+        message,
+        ..WipedDisk::default()
+    }
+}
+
+/// Finds the disk that `target` means, claims it, and wipes it by `methods` (none: all). `now_ms` is the time now, for
+/// the receipt.
+pub fn wipe_target(
+    target: DiskTarget,
+    methods: &[WipeMethod],
+    seed: [u8; 8],
+    now_ms: i64,
+    say: &mut dyn FnMut(u32, &str),
+) -> WipedDisk {
+    let tree = Tree::new("/".as_ref());
+    let found = match disk::find(&tree, &disk::list(&tree), &target) {
+        Ok(found) => found,
+        Err(refusal) => return refused(target, refusal.word(), refusal.to_string()),
+    };
+    let base = ["sys/block/", &found.kernel_name].concat();
+    let path = ["/dev/", &found.kernel_name.replace('!', "/")].concat();
+    let number = tree.text(&[&base, "/dev"].concat());
+    let drive = match claim(&path, &number, found.size_bytes, now_ms) {
+        Ok(drive) => drive,
+        Err(Trouble { reason, message }) => {
+            return WipedDisk {
+                disk: Some(found),
+                ..refused(target, reason, message)
+            };
+        }
+    };
+    let vendor = tree.text(&[&base, "/device/vendor"].concat());
+    let number = |path: &[&str]| tree.number(&path.concat()).unwrap_or(0);
+    let sectors = |n: u64| n.saturating_mul(512);
+    let partitions: Vec<(u64, u64)> = tree
+        .names(&base, NAMES)
+        .unwrap_or_default()
+        .iter()
+        .filter(|name| tree.exists(&[&base, "/", name, "/partition"].concat()))
+        .map(|name| {
+            let start = sectors(number(&[&base, "/", name, "/start"]));
+            let size = sectors(number(&[&base, "/", name, "/size"]));
+            (start, start.saturating_add(size))
+        })
+        .collect();
+    let plan = Plan {
+        disk: &found,
+        methods,
+        partitions: &partitions,
+        discards: number(&[&base, "/queue/discard_max_bytes"]) > 0,
+        seed,
+    };
+    let way = Way::of(&found.transport, &vendor);
+    let mut wiped = wipe(&drive, way, &plan, say);
+    wiped.target = Some(target);
+    // So that nobody finds partitions that are no more. Whoever holds the disk just now lets go of it soon.
+    for _ in 0..LOOKS {
+        match drive.disk.reread_partitions() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(LOOK),
+            _ => break,
+        }
+    }
+    wiped
+}
+
+fn claim(path: &str, number: &str, size: u64, now_ms: i64) -> Result<Claimed, Trouble> {
+    let open = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Trouble::new(
+            "DiskBusy",
+            &[path, " is in use: something on this machine has claimed it"],
+        ),
+        _ => Trouble::new(
+            "DiskNotOpened",
+            &["cannot open ", path, ": ", &error.to_string()],
+        ),
+    };
+    let mut looks = 0;
+    let disk = loop {
+        match Block::open(Path::new(path)) {
+            // udev looks at disks that appear, and lets go of them.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && looks < LOOKS => {
+                looks += 1;
+                std::thread::sleep(LOOK);
+            }
+            opened => break opened.map_err(open)?,
+        }
+    };
+    // The name in /dev is another's between two looks, at worst.
+    let is_it = disk.number().is_ok_and(|of| of == number) && disk.size() == size;
+    if !is_it {
+        let parts = [
+            path,
+            " is another disk than the one that was found under its name",
+        ];
+        return Err(Trouble::new("DiskChanged", &parts));
+    }
+    Ok(Claimed {
+        commands: disk.passthrough().map_err(open)?,
+        disk,
+        begun: (now_ms, Instant::now()),
+        zeroes: Cell::new(true),
+    })
+}
