@@ -214,7 +214,8 @@ impl Links {
     }
 }
 
-/// The kernel's announcements of what routers advertise (rtnetlink, RTNLGRP_ND_USEROPT and RTNLGRP_IPV6_IFINFO).
+/// The kernel's announcements of what routers advertise, and of links that come and go (rtnetlink, RTNLGRP_ND_USEROPT,
+/// RTNLGRP_IPV6_IFINFO and RTNLGRP_LINK).
 pub struct Advertised(OwnedFd);
 
 impl Advertised {
@@ -227,8 +228,8 @@ impl Advertised {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        // The groups' numbers are 20 and 12; the address has a bit for each.
-        bind(&fd, &SocketAddrNetlink::new(0, 1 << 19 | 1 << 11))?;
+        // The groups' numbers are 20, 12 and 1; the address has a bit for each.
+        bind(&fd, &SocketAddrNetlink::new(0, 1 << 19 | 1 << 11 | 1))?;
         // What was advertised before comes as an answer, among the announcements.
         send(&fd, &ipv6::flags_request(), SendFlags::empty())?;
         Ok(Self(fd))

@@ -27,6 +27,11 @@ impl Informed {
         })
     }
 
+    /// The link it asks on.
+    pub fn link(&self) -> u32 {
+        self.link
+    }
+
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -54,7 +54,7 @@ impl Neighbours {
 
     /// Takes what was heard, and ends what had its time.
     pub fn take(&mut self, now: Duration) {
-        let heard = self.heard.len();
+        let mut news: Vec<(String, Neighbour)> = Vec::new();
         let mut buffer = [0; 2048];
         self.listening.retain(|one| {
             // Whoever floods the link holds up nothing else.
@@ -63,13 +63,17 @@ impl Neighbours {
                     break;
                 };
                 if let Some(found) = lldp::neighbour(frame) {
-                    self.heard.push((one.name.clone(), found));
+                    news.push((one.name.clone(), found));
                     return false;
                 }
             }
             now < one.until
         });
-        if self.heard.len() > heard {
+        if !news.is_empty() {
+            // A card that went and came back has its name again.
+            self.heard
+                .retain(|(known, _)| !news.iter().any(|(name, _)| name == known));
+            self.heard.append(&mut news);
             self.heard.sort_by(|a, b| a.0.cmp(&b.0));
             let lines = self.heard.iter().map(|(name, found)| {
                 let Neighbour {

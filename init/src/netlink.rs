@@ -1,6 +1,8 @@
-//! Messages that configure links, addresses and routes (rtnetlink(7)), and the kernel's answers. Bytes only;
-//! the socket is in [`crate::edge`].
+//! Messages that configure links, addresses and routes (rtnetlink(7)), the kernel's answers, and its word that a link
+//! is gone. Bytes only; the sockets are in [`crate::edge`].
 use std::net::Ipv4Addr;
+
+use bcd::sys::netlink::{messages, u32_at};
 
 const NEWLINK: u16 = 16;
 const NEWADDR: u16 = 20;
@@ -135,6 +137,17 @@ pub fn outcome(answer: &[u8]) -> Option<i32> {
     (kind == ERROR).then_some(-code)
 }
 
+/// The links of which a datagram says that they are no more (RTM_DELLINK): a card was pulled, or its driver began anew.
+pub fn gone(datagram: &[u8]) -> Vec<u32> {
+    const DELLINK: u16 = 17;
+    messages(datagram)
+        .map_while(Result::ok)
+        // That one left a bridge, or lost IPv6, is another family's word.
+        .filter(|message| message.kind == DELLINK && message.payload.first() == Some(&0))
+        .filter_map(|message| u32_at(message.payload, 4))
+        .collect()
+}
+
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
     let mut bytes = Vec::with_capacity(usize::from(length).next_multiple_of(4));
@@ -167,6 +180,27 @@ mod tests {
                 bytes[..4],
                 u32::try_from(bytes.len()).unwrap().to_ne_bytes()
             );
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_gone_is_told_from_one_that_changed() {
+        let word = |kind: u8, family: u8, index: u8| {
+            let mut message = vec![0; 32];
+            (message[0], message[4], message[16], message[20]) = (32, kind, family, index);
+            message
+        };
+        let all = [
+            word(17, 0, 2),
+            word(16, 0, 3),
+            word(17, 7, 4),
+            word(17, 10, 5),
+            word(17, 0, 6),
+        ];
+        assert_eq!(gone(&all.concat()), [2, 6]);
+        let whole = word(17, 0, 2);
+        for length in 0..whole.len() {
+            assert!(gone(&whole[..length]).is_empty(), "{length}");
         }
     }
 

@@ -20,7 +20,7 @@ use crate::facts::replace;
 use crate::information::Informed;
 use crate::ipv6;
 use crate::neighbours::Neighbours;
-use crate::netlink::Request;
+use crate::netlink::{self, Request};
 use crate::nics::{Nic, Situation, shown};
 use crate::options::Options;
 use crate::{edge, facts, packet, say};
@@ -66,8 +66,8 @@ struct Network {
     raised: Vec<u32>,
     asking: Vec<Asking>,
     held: Option<Held>,
-    /// An address that does not end (`ip=`): nothing is searched for.
-    is_fixed: bool,
+    /// The link with an address that does not end (`ip=`): nothing is searched for.
+    fixed: Option<u32>,
     /// What routers advertise; `None` where the kernel does not say.
     advertised: Option<Advertised>,
     /// The NIC with an address beyond the link that a router gave, and PID 1 knows.
@@ -121,7 +121,7 @@ pub fn run() -> Result<(), String> {
         raised: Vec::new(),
         asking: Vec::new(),
         held: None,
-        is_fixed: false,
+        fixed: None,
         advertised,
         routed: None,
         ask_dhcpv6: Vec::new(),
@@ -151,7 +151,7 @@ impl Network {
     fn step(&mut self) {
         let now = monotonic();
         let mut wake = None;
-        if self.held.is_none() && !self.is_fixed {
+        if self.held.is_none() && self.fixed.is_none() {
             self.search(now);
             wake = Some(match self.routed {
                 Some(_) => SLOW_SCAN,
@@ -239,7 +239,7 @@ impl Network {
                     end: Duration::MAX,
                 };
                 self.configure(&upper, &lease);
-                self.is_fixed = true;
+                self.fixed = Some(upper.index);
                 return up();
             }
             self.ask_on(nic, upper, now);
@@ -532,7 +532,9 @@ impl Network {
             return;
         };
         let mut buffer = [0; 16 * 1024];
+        let mut gone = Vec::new();
         while let Some(message) = advertised.next(&mut buffer) {
+            gone.append(&mut netlink::gone(message));
             self.ask_dhcpv6.extend(ipv6::sends_to_dhcpv6(message));
             for (server, lifetime) in ipv6::name_servers(message).unwrap_or_default() {
                 self.servers_ipv6.retain(|known| *known != server);
@@ -546,6 +548,34 @@ impl Network {
         self.ask_dhcpv6.dedup();
         if self.servers_ipv6 != before {
             self.write_down();
+        }
+        for index in gone {
+            self.forget(index);
+        }
+    }
+
+    /// A link is no more. The kernel has taken its addresses and routes with it.
+    fn forget(&mut self, index: u32) {
+        self.raised.retain(|known| *known != index);
+        self.ask_dhcpv6.retain(|known| *known != index);
+        self.asking
+            .retain(|one| one.lower != index && one.nic.index != index);
+        self.informed.take_if(|informed| informed.link() == index);
+        let is_it = |nic: Option<&Nic>| nic.is_some_and(|nic| nic.index == index);
+        let held = is_it(self.held.as_ref().map(|held| &held.nic));
+        let routed = is_it(self.routed.as_ref());
+        if held {
+            self.held = None;
+        }
+        if routed {
+            self.routed = None;
+        }
+        let fixed = self.fixed.take_if(|fixed| *fixed == index).is_some();
+        if held || routed || fixed {
+            self.started = monotonic();
+            say(
+                "the NIC that had the network is gone: another one is looked for, or its return waited for",
+            );
         }
     }
 
