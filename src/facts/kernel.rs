@@ -148,6 +148,15 @@ pub(super) fn read(tree: &Tree, architecture: String, problems: &mut Problems) -
     }
 }
 
+/// Empty where nobody has named the machine, which the kernel calls "(none)".
+pub(super) fn read_hostname(tree: &Tree) -> String {
+    let name = tree.text("proc/sys/kernel/hostname");
+    match name.as_str() {
+        "(none)" => String::new(),
+        _ => name,
+    }
+}
+
 pub(super) fn read_os_release(tree: &Tree) -> String {
     // The first is the administrator's, the second the vendor's; usually one leads to the other.
     let bytes = tree
@@ -158,6 +167,7 @@ pub(super) fn read_os_release(tree: &Tree) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::tests::Fixture;
     use super::*;
 
     #[test]
@@ -211,6 +221,14 @@ mod tests {
             assert_eq!(command_line(given.as_bytes()), told, "{given}");
         }
         command_line(b"\xff\"\xfe=\xfd");
+    }
+
+    #[test]
+    fn a_machine_that_nobody_named_has_no_name() {
+        let fixture = Fixture::new(&[("proc/sys/kernel/hostname", b"gpu-7\n")]);
+        assert_eq!(read_hostname(&fixture.tree), "gpu-7");
+        fixture.put("proc/sys/kernel/hostname", b"(none)\n");
+        assert_eq!(read_hostname(&fixture.tree), "");
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn machine(tree: &Tree, interfaces: Vec<NetworkInterface>, problems: &mut Proble
     let firmware = firmware::read(tree, problems);
     let signature = host::hypervisor().filter(|_| hypervisor);
     let mut facts = Facts {
-        hostname: tree.text("proc/sys/kernel/hostname"),
+        hostname: kernel::read_hostname(tree),
         machine_id: tree.text("etc/machine-id"),
         os_release: kernel::read_os_release(tree),
         kernel: Some(kernel::read(tree, host::architecture(), problems)),

@@ -395,6 +395,9 @@ fn cancel(args: &Args) -> Result<ExitCode, Failure> {
 const NOTHING_LOGGED: &str = "nothing was logged there: see that the unit's name is right (systemctl list-units on the node), \
      and the times and the boot that were asked for";
 
+/// Of a diagnosis that found nothing to look at.
+const NOTHING_FOUND: &str = "there is nothing on this machine that it looks at";
+
 /// A command for a person.
 fn text_of(command: &Json) -> String {
     let now = now_ms();
@@ -423,9 +426,20 @@ fn text_of(command: &Json) -> String {
     });
     let text = |name: &str| Some(command.text(name).to_owned());
     let result = command.get("result");
-    let empty = command.text("kind") == "logs.collect"
-        && result.is_some_and(|result| result.number("size") == Some(0));
-    let hint = empty.then(|| NOTHING_LOGGED.to_owned());
+    let hint = match command.text("kind") {
+        "logs.collect" if result.is_some_and(|result| result.number("size") == Some(0)) => {
+            Some(NOTHING_LOGGED.to_owned())
+        }
+        kind if kind.starts_with("diag.")
+            && command.text("state") == "succeeded"
+            && command
+                .get("findings")
+                .is_some_and(|all| all.items().is_empty()) =>
+        {
+            Some(NOTHING_FOUND.to_owned())
+        }
+        _ => None,
+    };
     // Of a diagnosis the findings below say more than its result.
     let diagnosis = command.get("findings").is_some();
     let verdict = result.filter(|_| diagnosis).map(|result| {
@@ -529,6 +543,12 @@ mod tests {
         assert!(shown("logs.collect", 0).contains("hint:         nothing was logged there"));
         assert!(!shown("logs.collect", 1).contains("hint:"));
         assert!(!shown("node.facts", 0).contains("hint:"));
+        let nothing = br#"{"id":"cmd_a","kind":"diag.disks","state":"succeeded","findings":[]}"#;
+        let text = text_of(&Json::parse(nothing, 4096, 8).unwrap());
+        assert!(
+            text.contains("hint:         there is nothing on this machine"),
+            "{text}"
+        );
     }
 
     #[test]
