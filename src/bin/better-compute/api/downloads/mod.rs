@@ -51,11 +51,7 @@ pub struct Settings {
 #[derive(Clone)]
 enum BlobSettings {
     Tree(PathBuf),
-    S3 {
-        url: String,
-        region: String,
-        credentials: Option<Credentials>,
-    },
+    S3(Arc<S3>),
 }
 
 /// The places, opened.
@@ -67,7 +63,7 @@ pub struct Downloads {
 
 enum Blob {
     Tree(Arc<Dir>),
-    S3(Box<S3>),
+    S3(Arc<S3>),
 }
 
 /// A file that can be served.
@@ -128,13 +124,9 @@ impl Settings {
                     .or_else(|| env("AWS_REGION"))
                     .or_else(|| env("AWS_DEFAULT_REGION"));
                 let region = region.unwrap_or_else(|| "us-east-1".to_owned());
-                S3::new(url, &region, None)
+                let s3 = S3::new(url, &region, credentials)
                     .map_err(|why| invalid("downloads-blob", &format!("is no bucket: {why}")))?;
-                Some(BlobSettings::S3 {
-                    url: url.to_owned(),
-                    region,
-                    credentials,
-                })
+                Some(BlobSettings::S3(Arc::new(s3)))
             }
             (None, Some(path)) => Some(BlobSettings::Tree(is_dir("downloads-blob", path)?)),
             (None, None) => None,
@@ -152,16 +144,7 @@ impl Downloads {
         let blob = match &settings.blob {
             None => None,
             Some(BlobSettings::Tree(path)) => Some(Blob::Tree(open(path)?)),
-            Some(BlobSettings::S3 {
-                url,
-                region,
-                credentials,
-            }) => {
-                // It was looked at as the settings were made.
-                S3::new(url, region, credentials.clone())
-                    .ok()
-                    .map(|s3| Blob::S3(Box::new(s3)))
-            }
+            Some(BlobSettings::S3(s3)) => Some(Blob::S3(s3.clone())),
         };
         Ok(Self {
             dir: settings.dir.as_deref().map(open).transpose()?,
