@@ -29,6 +29,7 @@ pub mod doctor_texts;
 pub mod elf;
 pub mod envelope;
 pub mod gateway_session;
+pub mod gpt;
 pub mod grpc_client;
 pub mod grpc_frames;
 pub mod grpc_server;
@@ -37,6 +38,8 @@ pub mod helper_request;
 pub mod http_answer;
 pub mod http_request;
 pub mod identity;
+pub mod ids;
+pub mod images;
 pub mod inhibitors;
 pub mod intake;
 pub mod join_answer;
@@ -101,8 +104,8 @@ macro_rules! targets {
 
 targets! {
     advertised api base64 bmc boot_parameters certificate cmdline command config contract cpio
-    csr dhcp dhcpv6 diag_disks diag_texts dns doctor_texts elf envelope gateway_session grpc_client grpc_frames
-    grpc_server grpc_status helper_request http_answer http_request identity inhibitors intake join_answer
+    csr dhcp dhcpv6 diag_disks diag_texts dns doctor_texts elf envelope gateway_session gpt grpc_client grpc_frames
+    grpc_server grpc_status helper_request http_answer http_request identity ids images inhibitors intake join_answer
     join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
     operator_texts outbox pem pki_bundle private_key proto proxies release_manifest sntp spki status_request
     store_rows toml trust_bundle url vpd websocket wellknown wipe

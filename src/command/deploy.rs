@@ -2,6 +2,9 @@
 //!
 //! The disk is found and held before the order is claimed, so that an order for the wrong disk is not spent. From the
 //! claim on there is a receipt, whatever happens.
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,16 +12,20 @@ use super::kinds::{decode, explained};
 use super::machine::{Failure, Outcome};
 use super::ordered;
 use super::work::{Context, UNKNOWN};
-use crate::crypto::digest::hex;
+use crate::crypto::digest::{hex, sha256};
 use crate::crypto::envelope::Purpose;
+use crate::deploy::gpt::{Guid, Table};
+use crate::deploy::ids::{self, Name};
 use crate::deploy::image::{self, Expected, Image, Written};
 use crate::deploy::{disk, is_order_id};
 use crate::facts::tree::Tree;
 use crate::proto::{
-    DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, Disk, DiskTarget, Message,
+    DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, DeployedPartition, Disk,
+    DiskTarget, Message,
 };
 use crate::sys::block::Block;
 use crate::sys::log::{self, Level, Value};
+use crate::sys::random;
 use crate::wire::url::Url;
 
 /// The longest text of a target.
@@ -36,6 +43,8 @@ pub struct Deploy {
     packed: Expected,
     unpacked: Expected,
     read_back: bool,
+    grow: bool,
+    new_guids: bool,
 }
 
 impl Deploy {
@@ -75,6 +84,8 @@ impl Deploy {
                 size: Some(params.unpacked_size_bytes).filter(|size| *size > 0),
             },
             read_back: !params.skip_read_back,
+            grow: params.grow_last_partition,
+            new_guids: params.new_guids,
         })
     }
 
@@ -150,6 +161,48 @@ impl Deploy {
         cached.into_iter().chain([self.url.clone()]).collect()
     }
 
+    /// Fits the image's partition table to the disk.
+    fn table(
+        &self,
+        written: &mut Written,
+        disk: &Block,
+        receipt: &mut DeployReceipt,
+    ) -> Result<(), image::Error> {
+        let table = written.table(disk)?;
+        receipt.table = table.name().to_owned();
+        if let Table::Gpt(mut gpt) = table {
+            if self.new_guids {
+                let seed: [u8; 32] = random::bytes()
+                    .map_err(|error| image::Error::Resources(io::Error::other(error)))?;
+                let mut count = 0_u16;
+                gpt.renew(&mut || {
+                    count = count.wrapping_add(1);
+                    let digest = sha256(&[&seed[..], &count.to_le_bytes()].concat());
+                    Guid::random(digest.first_chunk().copied().unwrap_or_default())
+                });
+                receipt.new_guids = true;
+            }
+            if let Some((partition, bytes)) = written.fit(disk, gpt, self.grow)? {
+                (receipt.grown_partition, receipt.grown_bytes) = (partition, bytes);
+            }
+        }
+        let guid = |guid: Guid| match guid == Guid::default() {
+            true => String::new(),
+            false => guid.to_string(),
+        };
+        let partitions = written.table(disk)?.partitions().into_iter();
+        receipt.partitions = partitions
+            .map(|partition| DeployedPartition {
+                number: partition.number,
+                start_bytes: partition.start,
+                length_bytes: partition.length,
+                type_guid: guid(partition.kind),
+                guid: guid(partition.guid),
+            })
+            .collect();
+        Ok(())
+    }
+
     fn deploy(
         &self,
         context: &mut Context,
@@ -163,7 +216,7 @@ impl Deploy {
         };
         let stop = context.stop.clone();
         let progress = &mut context.progress;
-        let written = image::write(&image, disk, &stop, &|_| Ok(()), &mut |at| {
+        let mut written = image::write(&image, disk, &stop, &mut |at| {
             let (downloaded, total) = at.downloaded;
             // What follows, the reading back, is as much again.
             let percent = total.map_or(UNKNOWN, |total| share(downloaded, total) / 2);
@@ -185,10 +238,42 @@ impl Deploy {
             receipt.read_back = true;
             receipt.read_back_ms = context.trusted_ms();
         }
+        self.table(&mut written, disk, receipt)?;
+        alone(&written.names(disk), receipt.disk.as_ref())?;
         written.commit(disk)?;
         reread(disk);
         Ok(())
     }
+}
+
+/// None of `ours` is on a disk besides `target`.
+fn alone(ours: &[Name], target: Option<&Disk>) -> Result<(), image::Error> {
+    let target = target.map_or("", |disk| disk.kernel_name.as_str());
+    for other in disk::list(&Tree::new("/".as_ref())) {
+        if other.kernel_name == target {
+            continue;
+        }
+        // One that cannot be read has nothing to start from.
+        let Ok(file) = File::open(["/dev/", &other.kernel_name].concat()) else {
+            continue;
+        };
+        let theirs = ids::of_disk(other.logical_block_bytes, &mut |from, length| {
+            let mut bytes = vec![0; length];
+            let read = file.read_at(&mut bytes, from)?;
+            bytes.truncate(read);
+            Ok(bytes)
+        });
+        if let Some((our, their)) = ids::shared(ours, &theirs) {
+            let name = match other.stable_name.is_empty() {
+                true => &other.kernel_name,
+                false => &other.stable_name,
+            };
+            return Err(image::Error::Shared(format!(
+                "the image's {our} is also {their} of the disk {name}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn note(receipt: &mut DeployReceipt, written: &Written) {

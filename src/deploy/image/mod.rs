@@ -36,12 +36,14 @@ use crate::wire::url::Url;
 
 use self::download::{Download, Downloaded, Gauge};
 use self::packed::{Format, Input, Output, Pieces, bad, detect};
+use super::gpt::{self, Table};
 
 pub mod crc;
 pub mod download;
 mod gzip;
 mod packed;
 mod qcow2;
+mod table;
 mod xz;
 mod zstd;
 
@@ -103,8 +105,10 @@ pub enum Error {
         image: Option<u64>,
         disk: u64,
     },
-    /// It has no partition table, so nothing could boot it.
-    NoTable,
+    /// It has no partition table that is good for this disk.
+    Table(gpt::Error),
+    /// Another disk has one of its identifiers: which, and which disk.
+    Shared(String),
     /// The first of its kind that failed on the disk: what, and at which byte.
     Disk(&'static str, u64, io::Error),
     /// Unpacked it has another length, or another digest.
@@ -125,8 +129,8 @@ pub enum Error {
     Stopped,
 }
 
-/// Writes all of `image` but its first MiB, once that is known to be worth it (`accept` is asked); what was on the disk
-/// at both ends is gone from then on.
+/// Writes all of `image` but its first MiB, once that is known to hold a partition table for this disk; what was at both
+/// ends of the disk is gone from then on.
 ///
 /// # Errors
 /// See [`Error`]. The disk holds parts of the image, or nothing new when there was no download.
@@ -134,7 +138,6 @@ pub fn write(
     image: &Image,
     disk: &Block,
     stop: &Stop,
-    accept: &dyn Fn(&[u8]) -> Result<(), Error>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Written, Error> {
     if let Some(size) = image.unpacked.size.filter(|size| *size > disk.size()) {
@@ -170,7 +173,6 @@ pub fn write(
         let digest = start(scope, "image-digest", move || digest(full, &to_digested))?;
         let mut writer = Writer {
             disk,
-            accept,
             head: None,
             at: 0,
             zeroed: 0,
@@ -229,8 +231,12 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T, Error> {
     thread.join().map_err(|_| panicked())
 }
 
-/// Opens what is packed, and packed once more inside.
-fn open(pieces: Output, disk: u64) -> Result<(Output, Vec<&'static str>), Error> {
+/// What comes out of what is packed, and packed once more inside; and how it was. What says beforehand that it is larger
+/// than a disk of `disk` bytes is refused.
+///
+/// # Errors
+/// It is of a kind that is not unpacked, or damaged at its beginning.
+pub fn unpacked(pieces: Output, disk: u64) -> Result<(Output, Vec<&'static str>), Error> {
     let mut formats = Vec::new();
     let mut output = pieces;
     loop {
@@ -271,7 +277,7 @@ fn unpack(
     mut free: Receiver<Region>,
     full: &Sender<Full>,
 ) -> Result<Vec<&'static str>, Error> {
-    let (mut output, formats) = open(Box::new(Pieces::new(pieces)), disk)?;
+    let (mut output, formats) = unpacked(Box::new(Pieces::new(pieces)), disk)?;
     while let Some(mut block) = free.recv_blocking() {
         let bytes = block.bytes_mut();
         let length = fill(&mut *output, bytes).map_err(Error::Unpack)?;
@@ -313,7 +319,6 @@ fn digest(mut full: Receiver<Full>, digested: &Sender<Full>) -> [u8; 32] {
 /// The end of the pipe.
 struct Writer<'a> {
     disk: &'a Block,
-    accept: &'a dyn Fn(&[u8]) -> Result<(), Error>,
     head: Option<Region>,
     /// How much of the image came.
     at: u64,
@@ -367,15 +372,7 @@ impl Writer<'_> {
     /// The image begins. From here on what was on the disk boots no more: neither by its first MiB nor by the copy
     /// of its partition table that firmware finds at the end.
     fn begin(&mut self, head: &[u8]) -> Result<(), Error> {
-        let signature = head.get(510..512) == Some(&[0x55, 0xaa]);
-        let has_table = [512, 4096].iter().any(|at| {
-            head.get(*at..)
-                .is_some_and(|at| at.starts_with(b"EFI PART"))
-        });
-        if !signature && !has_table {
-            return Err(Error::NoTable);
-        }
-        (self.accept)(head)?;
+        Table::read(head, self.disk.sector()).map_err(Error::Table)?;
         let mut kept = Region::new(HEAD).map_err(Error::Resources)?;
         for (to, from) in kept.bytes_mut().iter_mut().zip(head) {
             *to = *from;
@@ -392,9 +389,7 @@ impl Writer<'_> {
         sha256: [u8; 32],
     ) -> Result<Written, Error> {
         let found = self.at;
-        let Some(head) = self.head else {
-            return Err(Error::NoTable);
-        };
+        let head = self.head.ok_or(Error::Table(gpt::Error::None))?;
         if let Some(expected) = image.unpacked.size.filter(|expected| *expected != found) {
             return Err(Error::Size { expected, found });
         }
@@ -449,11 +444,6 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 impl Written {
-    /// The image's first MiB, to be read and changed before it is written.
-    pub fn head_mut(&mut self) -> &mut [u8] {
-        self.head.bytes_mut()
-    }
-
     /// Reads everything but the first MiB back from the disk, and holds the whole against the image's digest.
     ///
     /// # Errors
@@ -545,8 +535,11 @@ impl Error {
         match self {
             Self::Download(error) => error.word(),
             Self::Unpack(_) => "ImageDamaged",
-            Self::Format(_) | Self::NoTable => "ImageUnsupported",
-            Self::TooLarge { .. } => "DiskTooSmall",
+            Self::Format(_) | Self::Table(gpt::Error::None) => "ImageUnsupported",
+            Self::Table(gpt::Error::Sector { .. }) => "SectorSize",
+            Self::Table(gpt::Error::Damaged(_)) => "ImageDamaged",
+            Self::TooLarge { .. } | Self::Table(gpt::Error::TooSmall) => "DiskTooSmall",
+            Self::Shared(_) => "SharedIdentifier",
             Self::Disk(..) => "DiskFailed",
             Self::Size { .. } => "ImageSize",
             Self::Digest { .. } => "ImageDigest",
@@ -577,8 +570,10 @@ impl fmt::Display for Error {
                     "the image has more bytes than the disk ({disk}): choose a larger disk"
                 ),
             },
-            Self::NoTable => f.write_str(
-                "the image has neither an MBR nor a GPT: give an image of a whole disk, not of one file system",
+            Self::Table(_) => f.write_str("the image is not for this disk"),
+            Self::Shared(what) => write!(
+                f,
+                "{what}: this machine could start with the wrong one; wipe the other disk first, or take it out"
             ),
             Self::Disk(what, at, _) => write!(f, "cannot {what} the disk at byte {at}"),
             Self::Size { expected, found } => write!(
@@ -608,6 +603,7 @@ impl StdError for Error {
         match self {
             Self::Download(error) => Some(error),
             Self::Unpack(error) | Self::Disk(_, _, error) | Self::Resources(error) => Some(error),
+            Self::Table(error) => Some(error),
             _ => None,
         }
     }

@@ -43,7 +43,7 @@ fn unpacked(packed: &[u8]) -> Result<Vec<u8>, String> {
         Error::Unpack(error) => error.to_string(),
         error => error.to_string(),
     };
-    let (mut output, _) = open(packed, u64::MAX).map_err(shown)?;
+    let (mut output, _) = super::unpacked(packed, u64::MAX).map_err(shown)?;
     let mut all = Vec::new();
     match output.read_to_end(&mut all) {
         Ok(_) => Ok(all),
@@ -237,7 +237,7 @@ fn pinned(urls: &[&Url], file: &[u8]) -> Image {
 
 fn written(image: &Image, disk: &Block) -> Result<Written, Error> {
     let stop = Stop::new().unwrap();
-    write(image, disk, &stop, &|_| Ok(()), &mut |_| {})
+    write(image, disk, &stop, &mut |_| {})
 }
 
 const SIZE: u64 = 16 << 20;
@@ -460,7 +460,48 @@ fn a_word_to_stop_ends_a_download_that_hangs() {
     });
     let begun = std::time::Instant::now();
     let image = pinned(&[&url], b"x");
-    let done = write(&image, &disk, &stop, &|_| Ok(()), &mut |_| {});
+    let done = write(&image, &disk, &stop, &mut |_| {});
     assert!(matches!(done, Err(Error::Stopped)));
     assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+}
+
+#[test]
+fn a_gpt_fits_the_disk_with_its_copy_at_the_end_and_none_where_the_image_ended() {
+    let image = include_bytes!("testdata/gpt.zst");
+    let (url, _) = serve(image.to_vec(), POLITE);
+    let (path, disk) = used_disk(SIZE);
+    let mut done = written(&pinned(&[&url], image), &disk).unwrap();
+    let stop = Stop::new().unwrap();
+    done.read_back(&disk, &stop, &mut |_| {}).unwrap();
+    let Table::Gpt(table) = done.table(&disk).unwrap() else {
+        panic!("an MBR");
+    };
+    assert_eq!(table.copy_at(), (8 << 20) - 512);
+    assert_eq!(table.partitions().len(), 2);
+    assert_eq!(done.fit(&disk, table, true).unwrap(), Some((2, 8 << 20)));
+    let names: Vec<String> = done.names(&disk).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        names,
+        [
+            "GPT d15cd15c-0000-4000-8000-000000000000",
+            "partition 11111111-0000-4000-8000-000000000001 (partition 1)",
+            "FAT 1234-ABCD (partition 1)",
+            "partition 11111111-0000-4000-8000-000000000002 (partition 2)",
+            "ext e2e2e2e2-0000-4000-8000-000000000000 (partition 2)",
+        ]
+    );
+    done.commit(&disk).unwrap();
+    let there = std::fs::read(&path).unwrap();
+    assert!(there[SIZE as usize - 512..].starts_with(b"EFI PART"));
+    assert!(
+        there[(8 << 20) - 512..8 << 20]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    let Table::Gpt(again) = Table::read(&there[..HEAD], 512).unwrap() else {
+        panic!("an MBR");
+    };
+    assert_eq!(again.copy_at(), SIZE - 512);
+    let last = again.partitions()[1];
+    assert_eq!(last.start + last.length, SIZE - (1 << 20));
 }

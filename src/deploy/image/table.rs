@@ -1,0 +1,97 @@
+//! The image's partition table, fitted to its disk before the first MiB is written.
+use super::{Error, HEAD, SECTOR, Written, flush};
+use crate::crypto::digest;
+use crate::deploy::gpt::{Gpt, Table};
+use crate::deploy::ids::{self, Name};
+use crate::sys::block::Block;
+use crate::sys::memory::Region;
+
+impl Written {
+    /// The image's partition table.
+    ///
+    /// # Errors
+    /// None before it is changed: it was read when the image began.
+    pub fn table(&self, disk: &Block) -> Result<Table, Error> {
+        Table::read(self.head.bytes(), disk.sector()).map_err(Error::Table)
+    }
+
+    /// Has `table`, which is the image's, fit the disk: its copy is written to the disk's end at once, and the table itself
+    /// with the first MiB. Gives the partition that was grown, if that is wished, and by how many bytes.
+    ///
+    /// # Errors
+    /// The disk is too small, or does not take it.
+    pub fn fit(
+        &mut self,
+        disk: &Block,
+        table: Gpt,
+        grow: bool,
+    ) -> Result<Option<(u32, u64)>, Error> {
+        let old = table.copy_at();
+        let fitted = table.fit(disk.size(), grow).map_err(Error::Table)?;
+        let mut region = Region::new(HEAD).map_err(Error::Resources)?;
+        let sector = usize::try_from(disk.sector()).unwrap_or(SECTOR);
+        // Where the image ended, a copy is none any more.
+        if (HEAD as u64..self.unpacked.size).contains(&old) {
+            let bytes = region.bytes_mut().get_mut(..sector).unwrap_or_default();
+            read(disk, bytes, old)?;
+            if bytes.starts_with(b"EFI PART") {
+                bytes.fill(0);
+                write(disk, bytes, old)?;
+            }
+        }
+        for (at, bytes) in &fitted.last {
+            let aligned = region.bytes_mut().get_mut(..bytes.len());
+            let aligned = aligned.unwrap_or_default();
+            aligned.copy_from_slice(bytes);
+            write(disk, aligned, *at)?;
+            aligned.fill(0);
+            read(disk, aligned, *at)?;
+            if aligned != bytes.as_slice() {
+                return Err(Error::ReadBack {
+                    written: digest::sha256(bytes),
+                    read: digest::sha256(aligned),
+                });
+            }
+        }
+        for (at, bytes) in fitted.first {
+            let at = usize::try_from(at).unwrap_or(HEAD);
+            let place = self.head.bytes_mut().get_mut(at..at + bytes.len());
+            place.unwrap_or_default().copy_from_slice(&bytes);
+        }
+        flush(disk)?;
+        Ok(fitted.grown)
+    }
+
+    /// What the disk will be found by.
+    pub fn names(&self, disk: &Block) -> Vec<Name> {
+        let sector = u64::from(disk.sector());
+        ids::of_disk(disk.sector(), &mut |from, length| {
+            let there = disk.size().saturating_sub(from).min(length as u64);
+            let whole = usize::try_from(there / sector * sector).unwrap_or(0);
+            let mut region = Region::new(whole.next_multiple_of(SECTOR))?;
+            let bytes = region.bytes_mut().get_mut(..whole).unwrap_or_default();
+            match usize::try_from(from).ok().filter(|from| *from < HEAD) {
+                // It is not on the disk yet.
+                Some(from) => {
+                    let known = self.head.bytes().get(from..).unwrap_or_default();
+                    bytes
+                        .iter_mut()
+                        .zip(known)
+                        .for_each(|(to, from)| *to = *from);
+                }
+                None => disk.read(bytes, from)?,
+            }
+            Ok(bytes.to_vec())
+        })
+    }
+}
+
+fn read(disk: &Block, bytes: &mut [u8], at: u64) -> Result<(), Error> {
+    let done = disk.read(bytes, at);
+    done.map_err(|error| Error::Disk("read from", at, error))
+}
+
+fn write(disk: &Block, bytes: &[u8], at: u64) -> Result<(), Error> {
+    let done = disk.write(bytes, at);
+    done.map_err(|error| Error::Disk("write to", at, error))
+}
