@@ -54,8 +54,9 @@ bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
 	@$(VENV)/bin/python benches/journal_vs_sqlite.py
 	@cargo build --locked --quiet $(OPERATOR) --workspace --bin ramdisk
 	@$(VENV)/bin/python benches/ramdisk_vs_busybox.py
-	@CARGO_PROFILE_OPERATOR_OPT_LEVEL=2 cargo build --locked --quiet $(OPERATOR) --bin better-compute --example gateway_load
+	@CARGO_PROFILE_OPERATOR_OPT_LEVEL=2 cargo build --locked --quiet $(OPERATOR) --bin better-compute --example gateway_load --example image_write
 	@$(VENV)/bin/python benches/joins_vs_crypto.py
+	@$(VENV)/bin/python benches/image_vs_curl.py
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (60)

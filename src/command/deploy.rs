@@ -141,7 +141,7 @@ impl Deploy {
             Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
         })?;
         let path = ["/dev/", &found.kernel_name].concat();
-        let block = Block::open(Path::new(&path)).map_err(|error| explained("DiskHeld", &error))?;
+        let block = Block::open(Path::new(&path)).map_err(|error| explained("DiskBusy", &error))?;
         // The name may have gone to another disk between the look and the opening.
         match block.size() == self.target.size_bytes {
             true => Ok((found, block)),

@@ -13,6 +13,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 mod commands;
+mod deploys;
 pub mod downloads;
 mod events;
 mod machines;

@@ -58,6 +58,9 @@ impl Api {
             ("GET" | "HEAD", (Some("machines"), Some(mac), None, _)) => {
                 self.show_machine(mac).await
             }
+            ("POST", (Some("machines"), Some(mac), Some("deploy"), None)) => {
+                self.deploy_machine(mac, &request.body).await
+            }
             ("POST", (Some("machines"), Some(mac), Some("wipe"), None)) => {
                 self.wipe_machine(mac, &request.body).await
             }
@@ -121,7 +124,9 @@ impl Api {
             ("GET" | "HEAD", (Some("events"), None, ..)) => self.list_events(&request.query).await,
             (_, (Some("events") | Some("commands"), None, ..)) => Err(Refused::method("GET")),
             (_, (Some("commands"), Some(_), None, _)) => Err(Refused::method("GET")),
-            (_, (Some("machines"), Some(_), Some("wipe"), None)) => Err(Refused::method("POST")),
+            (_, (Some("machines"), Some(_), Some("deploy" | "wipe"), None)) => {
+                Err(Refused::method("POST"))
+            }
             (_, (Some("receipts"), None, ..)) | (_, (Some("receipts"), Some(_), None, _)) => {
                 Err(Refused::method("GET"))
             }

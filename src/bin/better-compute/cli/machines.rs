@@ -27,7 +27,7 @@ use crate::registry::now_ms;
 
 pub(super) const COMMAND: Command = Command::group(
     "machines",
-    "list, show and wipe machines, and make boot parameters for one",
+    "list, show, wipe and deploy machines, and make boot parameters for one",
     &[
         Command::new("list", "list machines that joined by discovery", &[DIR, JSON], list),
         Command::new(
@@ -35,6 +35,46 @@ pub(super) const COMMAND: Command = Command::group(
             "show a machine: its last boot, and what it is made of",
             &[DIR, JSON],
             show,
+        )
+        .positionals(&["MAC"]),
+        Command::new(
+            "deploy",
+            "write an image to a disk of a machine that is in its ramdisk, once",
+            &[
+                Flag::value("disk", "NAME", "The disk, by the name that lasts (machines show)"),
+                Flag::value(
+                    "image",
+                    "URL",
+                    "Where the image is: https://, or http:// with --sha256",
+                ),
+                Flag::value("sha256", "HEX", "The image's SHA-256, as it is downloaded"),
+                Flag::value("size", "BYTES", "Its size, as it is downloaded"),
+                Flag::value("unpacked-sha256", "HEX", "The SHA-256 of the disk that it holds"),
+                Flag::value("unpacked-size", "BYTES", "The size of the disk that it holds"),
+                Flag::switch("grow", "Have the last partition of a GPT go on to the disk's end"),
+                Flag::switch(
+                    "new-guids",
+                    "Give the disk and the partitions of a GPT GUIDs of their own",
+                ),
+                Flag::switch("no-read-back", "Do not read back what was written"),
+                Flag::value(
+                    "deadline",
+                    "SPAN",
+                    "When it must have started, 1s to 1d from now (default 10m)",
+                ),
+                Flag::switch("yes", "Do it; without, only say what would be written over"),
+                Flag::switch("wait", "Wait until it is over; exit 1 unless it is deployed"),
+                DIR,
+                JSON,
+            ],
+            deploy,
+        )
+        .details(
+            "Makes a one-time order: whatever fails or is played back, no image is written twice on it. An image is a whole\n\
+             disk, raw, qcow2 (as qemu-img convert writes it), or either packed by gzip, xz (level 8 at most) or zstd\n\
+             (level 20 at most). The machine's image cache is asked first for what has a --sha256. The disk boots nothing\n\
+             until all of it was written, has the digests given, and was read back. An identifier that another\n\
+             disk of the machine has too is refused. A signed receipt says how it went: better-compute receipts.",
         )
         .positionals(&["MAC"]),
         Command::new(
@@ -209,39 +249,78 @@ fn wipe(args: &Args) -> Result<ExitCode, Failure> {
             Failure::refused("nothing was ordered").hint("--yes wipes these disks, for good")
         );
     }
-    let now = now_ms();
-    // Chosen here, so that the same request twice is one order.
-    let (order, command) = (ids::new("ord", now), ids::new("cmd", now));
-    let mut asked = Object::new()
-        .with("orderId", order.as_str())
-        .with("commandId", command.as_str());
-    asked = match all {
-        true => asked.with("all", true),
-        false => asked.with("disks", disks),
+    let mut asked = match all {
+        true => Object::new().with("all", true),
+        false => Object::new().with("disks", disks),
     };
     let methods: Vec<Json> = args.values("method").map(Json::from).collect();
     if !methods.is_empty() {
         asked = asked.with("methods", methods);
     }
+    order(args, &client, &format!("machines/{mac}/wipe"), asked)
+}
+
+fn deploy(args: &Args) -> Result<ExitCode, Failure> {
+    let mac = mac(args.positional(0))?;
+    let disk = args.value("disk").ok_or_else(|| {
+        Failure::refused(
+            "--disk names the disk that is written over: better-compute machines show lists them",
+        )
+    })?;
+    let image = args.value("image").ok_or_else(|| {
+        Failure::refused("--image is the URL of the image that is written: give one")
+    })?;
+    let bytes = |name: &str| match args.value(name) {
+        None => Ok(None),
+        Some(text) => text
+            .parse::<i64>()
+            .ok()
+            .filter(|bytes| *bytes > 0)
+            .map(Some)
+            .ok_or_else(|| Failure::refused(format!("--{name} is a number of bytes"))),
+    };
+    let asked = Object::new()
+        .with("disk", disk)
+        .with("image", image)
+        .with_some("sha256", args.value("sha256"))
+        .with_some("sizeBytes", bytes("size")?)
+        .with_some("unpackedSha256", args.value("unpacked-sha256"))
+        .with_some("unpackedSizeBytes", bytes("unpacked-size")?)
+        .with("skipReadBack", args.has("no-read-back"))
+        .with("growLastPartition", args.has("grow"))
+        .with("newGuids", args.has("new-guids"));
+    let client = Client::new(args)?;
+    if !args.has("yes") {
+        let machine = client.json("GET", &format!("machines/{mac}"), None)?;
+        print(&would_be_wiped(&machine, &[Json::from(disk)]))?;
+        return Err(Failure::refused("nothing was ordered")
+            .hint("--yes writes the image over this disk, for good"));
+    }
+    order(args, &client, &format!("machines/{mac}/deploy"), asked)
+}
+
+/// Makes a one-time order of what is asked, and waits for its end if that is wished.
+fn order(args: &Args, client: &Client, path: &str, asked: Object) -> Result<ExitCode, Failure> {
+    let now = now_ms();
+    // Chosen here, so that the same request twice is one order.
+    let (order, command) = (ids::new("ord", now), ids::new("cmd", now));
+    let mut asked = asked
+        .with("orderId", order.as_str())
+        .with("commandId", command.as_str());
     if let Some(text) = args.value("deadline") {
         let ms = parse_span(text).ok_or_else(|| {
             Failure::refused("--deadline is a number and one of s, m, h, d, such as 90m")
         })?;
         asked = asked.with("deadlineSeconds", ms / 1_000);
     }
-    let (path, body) = (
-        format!("machines/{mac}/wipe"),
-        Json::from(asked).to_string(),
-    );
-    let answer = match client.json("POST", &path, Some(&body)) {
+    let body = Json::from(asked).to_string();
+    let answer = match client.json("POST", path, Some(&body)) {
         // It may have been taken, and only the answer lost: asking once more makes no second one.
-        Err(Problem::NoAnswer(_)) => {
-            client.json("POST", &path, Some(&body)).map_err(|problem| {
-                problem.into_failure().hint(format!(
-                    "if it was taken after all, better-compute commands show {command} says so"
-                ))
-            })?
-        }
+        Err(Problem::NoAnswer(_)) => client.json("POST", path, Some(&body)).map_err(|problem| {
+            problem.into_failure().hint(format!(
+                "if it was taken after all, better-compute commands show {command} says so"
+            ))
+        })?,
         answered => answered?,
     };
     let command = answer.get("command").cloned().unwrap_or(Json::Null);

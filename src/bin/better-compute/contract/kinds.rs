@@ -2,10 +2,10 @@
 
 use bcd::crypto::{base64, digest};
 use bcd::proto::{
-    DaemonSection, DiagDcgmParams, DiagDisksParams, DiagMemoryParams, DiagNetworkParams,
-    DiagResult, DisksWipeParams, DisksWipeResult, Facts, FileSource, JournalctlSource,
-    LogsCollectParams, LogsCollectParamsSource, LogsCollectResult, Message, RebootParams,
-    RebootResult,
+    DaemonSection, DeployImageParams, DeployImageResult, DiagDcgmParams, DiagDisksParams,
+    DiagMemoryParams, DiagNetworkParams, DiagResult, DisksWipeParams, DisksWipeResult, Facts,
+    FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource, LogsCollectResult,
+    Message, RebootParams, RebootResult,
 };
 
 use super::diag;
@@ -86,6 +86,10 @@ pub fn encode_params(kind: &str, params: &Json, now_ms: i64) -> Result<Vec<u8>, 
             given.finish(&["level"])?;
             Ok(params.encode_to_vec())
         }
+        "deploy.image" => Err(
+            "an image is deployed on a one-time order: better-compute machines deploy makes one"
+                .to_owned(),
+        ),
         "disks.wipe" => Err(
             "disks are wiped on a one-time order: better-compute machines wipe makes one"
                 .to_owned(),
@@ -185,6 +189,9 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
                 .into()
         }),
         "disks.wipe" => DisksWipeParams::decode(bytes).ok().map(show_wipe_params),
+        "deploy.image" => DeployImageParams::decode(bytes)
+            .ok()
+            .map(show_deploy_params),
         _ => None,
     };
     shown.unwrap_or_else(|| raw(bytes))
@@ -193,6 +200,30 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
 /// A number of which 0 means that it was not given.
 fn given_number(number: u64) -> Option<u64> {
     (number != 0).then_some(number)
+}
+
+fn show_deploy_params(params: DeployImageParams) -> Json {
+    let flag = |name: &'static str, set: bool| set.then_some((name, true));
+    let flags = [
+        flag("skip_read_back", params.skip_read_back),
+        flag("grow_last_partition", params.grow_last_partition),
+        flag("new_guids", params.new_guids),
+    ];
+    let shown = Object::new()
+        .with("order", params.order_id)
+        .with("disk", params.disk.unwrap_or_default().stable_name)
+        .with("url", params.url)
+        .with_text("sha256", &digest::hex(&params.sha256))
+        .with_some("size_bytes", given_number(params.size_bytes))
+        .with_text("unpacked_sha256", &digest::hex(&params.unpacked_sha256))
+        .with_some(
+            "unpacked_size_bytes",
+            given_number(params.unpacked_size_bytes),
+        );
+    let flags = flags.into_iter().flatten();
+    flags
+        .fold(shown, |shown, (name, set)| shown.with(name, set))
+        .into()
 }
 
 fn show_wipe_params(params: DisksWipeParams) -> Json {
@@ -244,6 +275,14 @@ pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
                 .into()
         }),
         "node.facts" => Facts::decode(bytes).ok().map(facts::show),
+        "deploy.image" => DeployImageResult::decode(bytes).ok().map(|result| {
+            Object::new()
+                .with("order", result.order_id)
+                .with("unpacked_sha256", digest::hex(&result.unpacked_sha256))
+                .with("unpacked_size_bytes", result.unpacked_size_bytes)
+                .with("receipt_sha256", digest::hex(&result.receipt_sha256))
+                .into()
+        }),
         "disks.wipe" => DisksWipeResult::decode(bytes).ok().map(|result| {
             Object::new()
                 .with("order", result.order_id)

@@ -5,7 +5,8 @@ use bcd::crypto::digest::hex;
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::deploy::wipe;
 use bcd::proto::{
-    Message, ReceiptHead, SampleContent, SignedReceipt, WipeOutcome, WipeReceipt, WipedDisk,
+    DeployOutcome, DeployReceipt, Message, ReceiptHead, SampleContent, SignedReceipt, WipeOutcome,
+    WipeReceipt, WipedDisk,
 };
 
 use crate::json::{Json, Object};
@@ -70,6 +71,7 @@ pub fn show_receipt(receipt: &SignedReceipt) -> Json {
     let payload = payload.map(Vec::as_slice).unwrap_or_default();
     let shown = match receipt_kind(receipt) {
         "wipe" => WipeReceipt::decode(payload).ok().map(show_wipe),
+        "deploy" => DeployReceipt::decode(payload).ok().map(show_deploy),
         _ => None,
     };
     shown.unwrap_or_else(|| super::kinds::raw(payload))
@@ -100,6 +102,17 @@ pub fn receipt_outcome(receipt: &SignedReceipt) -> (String, bool) {
             }
             Err(_) => ("unreadable".to_owned(), false),
         },
+        "deploy" => match DeployReceipt::decode(payload) {
+            Ok(receipt) if receipt.outcome == DeployOutcome::DEPLOYED => {
+                let how = match receipt.read_back {
+                    true => "deployed, and read back",
+                    false => "deployed, not read back",
+                };
+                (how.to_owned(), true)
+            }
+            Ok(receipt) => (format!("failed: {}", receipt.reason), false),
+            Err(_) => ("unreadable".to_owned(), false),
+        },
         _ => ("unknown to this version".to_owned(), false),
     }
 }
@@ -122,6 +135,58 @@ fn show_wipe(receipt: WipeReceipt) -> Json {
     let disks: Vec<Json> = receipt.disks.into_iter().map(show_disk).collect();
     show_head(receipt.head.unwrap_or_default())
         .with("disks", disks)
+        .into()
+}
+
+fn show_deploy(receipt: DeployReceipt) -> Json {
+    let target = receipt.target.unwrap_or_default();
+    let found = receipt.disk.unwrap_or_default();
+    let partitions: Vec<Json> = receipt
+        .partitions
+        .into_iter()
+        .map(|partition| {
+            Object::new()
+                .with("number", partition.number)
+                .with("startBytes", partition.start_bytes)
+                .with("lengthBytes", partition.length_bytes)
+                .with_text("typeGuid", &partition.type_guid)
+                .with_text("guid", &partition.guid)
+                .into()
+        })
+        .collect();
+    let formats: Vec<Json> = receipt.formats.into_iter().map(Json::from).collect();
+    let some = |number: u64| (number != 0).then_some(number);
+    let at = |ms: i64| (ms != 0).then_some(ms);
+    show_head(receipt.head.unwrap_or_default())
+        .with("disk", target.stable_name)
+        .with(
+            "outcome",
+            word(receipt.outcome.name(), "DEPLOY_OUTCOME_", receipt.outcome.0),
+        )
+        .with_text("reason", &receipt.reason)
+        .with_text("message", &receipt.message)
+        .with_text("kernelName", &found.kernel_name)
+        .with_text("model", &found.model)
+        .with_text("serial", &target.serial)
+        .with_text("wwn", &target.wwn)
+        .with("diskBytes", target.size_bytes)
+        .with("url", receipt.url)
+        .with_text("from", &receipt.from)
+        .with("resumed", receipt.resumed)
+        .with("formats", formats)
+        .with_text("sha256", &hex(&receipt.sha256))
+        .with_some("sizeBytes", some(receipt.size_bytes))
+        .with_text("unpackedSha256", &hex(&receipt.unpacked_sha256))
+        .with_some("unpackedSizeBytes", some(receipt.unpacked_size_bytes))
+        .with("zeroedBytes", receipt.zeroed_bytes)
+        .with("readBack", receipt.read_back)
+        .with_some("writtenAtMs", at(receipt.written_ms))
+        .with_some("readBackAtMs", at(receipt.read_back_ms))
+        .with_text("table", &receipt.table)
+        .with("partitions", partitions)
+        .with_some("grownPartition", some(receipt.grown_partition.into()))
+        .with_some("grownBytes", some(receipt.grown_bytes))
+        .with("newGuids", receipt.new_guids)
         .into()
 }
 

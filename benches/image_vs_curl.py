@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Writing an image to a disk beside `curl | zstd -dc | dd`, in turns, onto the same loop device.
+
+    target/venv/bin/python benches/image_vs_curl.py [--rounds N] [--mib N] [--json PATH]
+
+The image is a disk of 2 GiB, a third of it zeros and the rest as hard to pack as programs are, packed by `zstd -6` and served
+over HTTP on loopback. Ours downloads, digests what comes, unpacks, digests what it unpacked and writes (IMAGE_WRITE, else
+target/operator/examples/image_write, built optimised: CARGO_PROFILE_OPERATOR_OPT_LEVEL=2); the other is
+`curl -s URL | zstd -dc | dd of=DISK bs=4M iflag=fullblock oflag=direct conv=fsync`, which digests nothing. Reading back is told apart.
+Both end with a flush.
+
+Needs root, for the loop device. Prints a table, writes JSON, and exits 1 when the median of ours is the longer one.
+"""
+
+import argparse
+import functools
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MIB = 1 << 20
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def make(path, mib):
+    """A disk with an MBR; the same for every run."""
+    chance = random.Random(7)
+    words = [chance.randbytes(chance.randint(3, 12)) for _ in range(4096)]
+    with open(path, "wb") as disk:
+        for n in range(mib):
+            if n % 3 == 2:
+                disk.seek(MIB, os.SEEK_CUR)
+                continue
+            part = b"".join(chance.choices(words, k=MIB // 7))
+            disk.write((part + chance.randbytes(MIB))[:MIB])
+        disk.truncate(mib * MIB)
+        disk.seek(510)
+        disk.write(b"\x55\xaa")
+        disk.seek(446)
+        disk.write(bytes(64))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--json", type=pathlib.Path)
+    asked = parser.parse_args()
+    program = os.environ.get("IMAGE_WRITE", ROOT / "target/operator/examples/image_write")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as directory:
+        directory = pathlib.Path(directory)
+        raw, packed, disk = (directory / name for name in ("raw", "raw.zst", "disk"))
+        make(raw, asked.mib)
+        subprocess.run(["zstd", "-q", "-6", raw, "-o", packed], check=True)
+        raw.unlink()
+        with open(packed, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        with open(disk, "wb") as file:
+            file.truncate((asked.mib + 8) * MIB)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=directory))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/raw.zst"
+        loop = subprocess.run(["losetup", "--find", "--show", "--direct-io=on", disk], check=True, capture_output=True, text=True)
+        loop = loop.stdout.strip()
+        ours, theirs, back = [], [], []
+        try:
+            for _ in range(asked.rounds):
+                done = subprocess.run([program, url, sha256, loop], check=True, capture_output=True, text=True)
+                said = json.loads(done.stdout)
+                ours.append(said["write_s"])
+                back.append(said["read_back_s"])
+                begun = time.monotonic()
+                subprocess.run(
+                    ["bash", "-c", 'set -o pipefail; curl -sf "$0" | zstd -dc | dd of="$1" bs=4M iflag=fullblock oflag=direct '
+                     'conv=fsync status=none', url, loop], check=True)
+                theirs.append(time.monotonic() - begun)
+        finally:
+            subprocess.run(["losetup", "--detach", loop], check=True)
+            server.shutdown()
+        size = packed.stat().st_size
+    medians = {name: statistics.median(times) for name, times in [("ours", ours), ("theirs", theirs), ("read_back", back)]}
+    for name, times in [("image_write", ours), ("curl | zstd -dc | dd", theirs), ("reading back", back)]:
+        print(f"{name:22}" + "".join(f"{seconds:8.2f}" for seconds in times) + f"   median {statistics.median(times):.2f} s")
+    print(f"{asked.mib} MiB unpacked, {size / MIB:.0f} MiB packed; ours takes {medians['ours'] / medians['theirs']:.2f} of the other's time")
+    if asked.json:
+        asked.json.write_text(json.dumps({"ours": ours, "theirs": theirs, "read_back": back, "medians": medians}) + "\n")
+    return 0 if medians["ours"] <= medians["theirs"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
