@@ -116,7 +116,7 @@ pub fn script(options: &Options, public: &Public) -> Result<String, Invalid> {
 /// script has to stay small.
 fn body(out: &mut String, text: &str) {
     let body = text.split_once("\n\n").map_or(text, |(_, body)| body);
-    for line in body.lines() {
+    for line in body.trim_end().lines() {
         if !line.trim_start().starts_with("# ") {
             out.push_str(line);
             out.push('\n');
