@@ -86,7 +86,7 @@ fn an_image_that_was_cut_or_changed_anywhere_is_never_taken_for_whole() {
         testdata!("image.zst"),
         testdata!("plain.qcow2.xz"),
     ] {
-        for part in 1..16 {
+        for part in [1, 6, 11, 15] {
             let cut = &packed[..packed.len() * part / 16];
             assert!(unpacked(cut).is_err(), "{name} up to {}", cut.len());
         }
@@ -95,7 +95,7 @@ fn an_image_that_was_cut_or_changed_anywhere_is_never_taken_for_whole() {
         assert!(unpacked(&more).is_err(), "{name} and more");
     }
     for (name, packed) in [testdata!("image.gz"), testdata!("image.xz")] {
-        for place in (12..packed.len()).step_by(9973) {
+        for place in (12..packed.len()).step_by(29_989) {
             let mut changed = packed.to_vec();
             changed[place] ^= 0x40;
             assert!(unpacked(&changed).is_err(), "{name} at {place}");
