@@ -123,6 +123,26 @@ def test_the_drop_in_follows_the_configuration(host, fleet, made):
     connected(fleet)
 
 
+def test_plugins_live_through_a_restart_of_bcd_and_nothing_else_of_its_group_does(host, fleet, made):
+    group = "/sys/fs/cgroup/system.slice/bcd.service"
+    start = 'mkdir -p "$0" && { sleep 600 > /dev/null 2>&1 & echo $! > "$0/cgroup.procs"; echo $!; }'
+
+    def restarted(child):
+        pid = host.run("sh", "-c", start, child).strip()
+        assert host.text(f"/proc/{pid}/cgroup").strip().endswith(child.removeprefix("/sys/fs/cgroup"))
+        before = host.run("systemctl", "show", "--value", "--property=MainPID", "bcd.service")
+        host.run("systemctl", "restart", "bcd.service")
+        assert host.run("systemctl", "show", "--value", "--property=MainPID", "bcd.service") != before
+        connected(fleet)
+        return host.execute("cat", f"/proc/{pid}/comm").stdout.strip() == "sleep"
+
+    well(host.install(made(), token=fleet.token()))
+    connected(fleet)
+    assert not restarted(group)
+    well(host.install(made(plugins=True)))
+    assert restarted(f"{group}/plugins/bcx-sleep")
+
+
 def test_what_stops_early_changes_nothing(host, fleet, made, release):
     before = host.files()
 
