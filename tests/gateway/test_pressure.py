@@ -165,7 +165,8 @@ def test_too_many_joins_from_one_address_are_slowed_and_told_when_to_come_back(d
     with node.channel(False) as channel:
         ask = channel.unary_unary(protos.JOIN, request_serializer=lambda m: m.SerializeToString(),
                                   response_deserializer=protos.JoinResponse.FromString)
-        for _ in range(700):
+        # 500 at once, and 20 a second meanwhile, however slow this machine is just now.
+        for _ in range(5000):
             with pytest.raises(grpc.RpcError) as error:
                 ask(request, timeout=10)
             code = error.value.code().name

@@ -8,7 +8,8 @@ import pytest
 
 from lab import wait_for
 
-PEAK_KIB = 2.5 * 1024
+# Nearly all of it is the program file itself, which the kernel maps in pieces of 64 KiB around what is used.
+PEAK_KIB = 2.85 * 1024
 QUIET_SECONDS = 60
 
 
