@@ -77,7 +77,8 @@ pub fn ask(exchange: &mut Exchange<'_>) -> Option<Lan> {
 
 fn ipv4(data: &[u8]) -> Option<Ipv4Addr> {
     let address = Ipv4Addr::from(*data.first_chunk::<4>()?);
-    let leads_on = !(address.is_unspecified()
+    // All of 0.0.0.0/8 is "this network" (RFC 1122, 3.2.1.3).
+    let leads_on = !(address.octets().first() == Some(&0)
         || address.is_loopback()
         || address.is_multicast()
         || address.is_broadcast());
@@ -162,6 +163,9 @@ mod tests {
         assert_eq!(asked(&parameters, 0).0, Some(expected));
         let parameters = [(1, ADDRESS, HERE)];
         assert_eq!(asked(&parameters, 0).0.unwrap().mac, None);
+        for none in [[0, 128, 254, 128], [127, 0, 0, 1], [224, 0, 0, 9], [255; 4]] {
+            assert_eq!(asked(&[(1, ADDRESS, &none[..])], 0).0, None, "{none:?}");
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ class Shell:
             while self.socket.recv(65536):
                 pass
 
-    def run(self, command, seconds=30.0):
+    def run(self, command, seconds=120.0):
         """The command's output."""
         self.count += 1
         # The marks in two parts: the terminal echoes the command, once or twice, and neither may be taken for them.

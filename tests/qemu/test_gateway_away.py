@@ -9,7 +9,7 @@ from lab import wait_for
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters
 from qemu.machine import user_network
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 AWAY = 300
 
 

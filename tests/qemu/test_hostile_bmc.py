@@ -41,7 +41,7 @@ def test_a_bmc_that_answers_nonsense_costs_nothing_but_its_address(server, dev, 
         assert "done" in shell.run("n=0; while [ $n -lt 600 ] && { [ ! -e /dev/ipmi0 ] || busybox fuser /dev/ipmi0 2>/dev/null; }; do "
                                    "busybox usleep 200000; n=$((n + 1)); done; echo done", 200)
         assert bmc.asked
-        found = with_facts(dev, FIRST, 60)["facts"]
+        found = with_facts(dev, FIRST, 300)["facts"]
         assert (found["bmc_address"], found["bmc_mac"]) == ("", ""), found
         said = guest.output()
         assert "init modules was ended" not in said and "init modules failed" not in said and "panicked" not in said

@@ -54,7 +54,7 @@ def test_texts_and_sizes_that_no_disk_has_and_a_disk_that_hangs(machine, kernel,
     wait_for("the SCSI disks", lambda: "sdb" in shell.run("busybox ls /sys/block"), 30)
     node = dev.json("machines", "show", FIRST)["node"]["id"]
     assert run(dev, node, "node.facts")["state"] == "succeeded"
-    found = with_facts(dev, FIRST, 60, lambda facts: len(facts["disks"]) == 5)["facts"]
+    found = with_facts(dev, FIRST, 300, lambda facts: len(facts["disks"]) == 5)["facts"]
     serials = {disk["serial"] for disk in found["disks"]}
     assert {"N[2Jx", "HUGE"} <= {serial[:5] for serial in serials}, serials
     assert found["firmware"]["system_serial"] == "S[2Jx", found["firmware"]

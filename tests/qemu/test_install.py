@@ -17,7 +17,7 @@ from qemu.machine import Machine, user_network
 
 GATEWAY, API = "10.9.9.2", "10.9.9.3"
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the root file system")]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the root file system")]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ class Debian:
             with contextlib.suppress(pytest.fail.Exception):
                 return re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", self.run("cat /proc/sys/kernel/random/boot_id", 15).strip())
 
-        return wait_for("the guest to be up", answers, 300)[0]
+        return wait_for("the guest to be up", answers, 900)[0]
 
     def run(self, command, seconds=60):
         return self.shell.run(command, seconds)

@@ -13,7 +13,7 @@ from qemu.discovery import CONSOLES, FIRST, JOINED, SECOND, parameters, with_fac
 from qemu.machine import user_network
 from qemu.network import Wire
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = pytest.mark.timeout(1200)
 SWITCH, GROUP, LLDP = bytes.fromhex("001c73010203"), bytes.fromhex("0180c200000e"), 0x88CC
 
 
@@ -78,7 +78,7 @@ def test_the_image_is_the_same_bytes_twice_and_a_machine_that_boots_it_joins_and
         guest = machine(parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST, model="e1000e"),
                         *switch.arguments("n1", SECOND), *bmc.arguments(), boots=first)
         guest.wait_for(JOINED, 240)
-        found = with_facts(dev, FIRST, 90, lambda facts: facts["bmc_address"] and any(
+        found = with_facts(dev, FIRST, 300, lambda facts: facts["bmc_address"] and any(
             one["lldp_system"] for one in facts["interfaces"]))["facts"]
         assert (found["bmc_address"], found["bmc_mac"]) == ("192.0.2.77", "02:00:00:00:00:4d")
         heard = {one["mac"]: [one[f"lldp_{part}"] for part in ("system", "port", "chassis")] for one in found["interfaces"]}

@@ -38,7 +38,7 @@ def test_a_machine_with_empty_disks_and_a_dead_clock_joins_and_shows_its_hardwar
     dev.start()
     guest.wait_for(r'"event":"ramdisk\.joined","node":"node_')
 
-    shown = with_facts(dev, SECOND, 90)
+    shown = with_facts(dev, SECOND, 300)
     node = shown["node"]
     assert (node["role"], node["state"], node["site"]) == ("ramdisk", "connected", "dev")
     assert node["details"]["claims"]["bootMac"] == SECOND
@@ -163,7 +163,7 @@ def test_a_machine_with_secure_boot_and_a_tpm_says_so(machine, dev, tmp_path):
             "-chardev", f"socket,id=tpm0,path={state}/ctrl", "-tpmdev", "emulator,id=tpm,chardev=tpm0",
             "-device", "tpm-crb,tpmdev=tpm")
         guest.wait_for(JOINED, 240)
-        found = with_facts(dev, FIRST, 60)["facts"]
+        found = with_facts(dev, FIRST, 300)["facts"]
         assert (found["firmware"]["boot_mode"], found["firmware"]["secure_boot"]) == ("uefi", "enabled")
         assert found["has_tpm"] is True
         # The kernel believes the firmware.
