@@ -46,7 +46,6 @@ class Debian:
         # Its serial lines are there once its monitor answers.
         self.machine.qmp("query-status")
         self.shell = self.machine.shell()
-        self.booted()
 
     def booted(self):
         """Waits until the shell answers; the boot's id. What was sent to it as it started may be cut."""
@@ -95,6 +94,7 @@ def test_a_debian_becomes_a_hardened_node_and_stays_one(kernel, root, bcd, bette
             (beside / "token").write_text(fleet.token() + "\n")
             shutil.copy(directory / "serving-ca.pem", beside / "ca.pem")
             guest = Debian(tmp_path / "guest", kernel, root, beside, fleet)
+            guest.booted()
             assert guest.run("stat -f -c %T /sys/fs/cgroup").strip() == "cgroup2fs"
             guest.run("cp /run/lab/ca.pem /etc/ssl/certs/ca-certificates.crt")
             said = guest.run("sh /run/lab/install.sh </run/lab/token; echo code $?", 240)
