@@ -16,12 +16,18 @@ macro_rules! messages {
 
 messages! {
     Ack
+    AnyReceipt
     CancelCommand
     Command
     CommandProgress
     CommandUpdate
     Cpu
     DaemonSection
+    DeployImageParams
+    DeployImageResult
+    DeployReceipt
+    DeployedPartition
+    DeviceLog
     DiagDcgmParams
     DiagDisksParams
     DiagFinding
@@ -32,6 +38,9 @@ messages! {
     DiagResult
     DiscoveryAssertion
     Disk
+    DiskTarget
+    DisksWipeParams
+    DisksWipeResult
     Drain
     Envelope
     Event
@@ -58,10 +67,13 @@ messages! {
     NetworkInterface
     NodeFrame
     NodeSpec
+    OrderAnswer
+    OrderClaim
     OutputChunk
     OutputRequest
     RebootParams
     RebootResult
+    ReceiptHead
     RenewNow
     RenewRequest
     Renewal
@@ -69,11 +81,16 @@ messages! {
     SectionStatus
     ServerTime
     Signature
+    SignedReceipt
     SpecSection
     StorageFault
     TrustBundle
     TrustBundleTaken
     Welcome
+    WipeAttempt
+    WipeReceipt
+    WipeSample
+    WipedDisk
 }
 
 pub fn run(data: &[u8]) {
