@@ -10,6 +10,8 @@ import pytest
 from lab import ControlPlane, clean_env, version
 from networks import Network
 
+from .host import Host
+
 GATEWAY, API = "127.0.0.2", "127.0.0.3"
 
 
@@ -79,3 +81,20 @@ def fleet(better_compute, tmp_path, release):
             yield control_plane.start()
         finally:
             control_plane.kill()
+
+
+@pytest.fixture
+def host(fleet, tmp_path):
+    """One that systemd runs, in the fleet's network."""
+    directory = tmp_path / "host"
+    directory.mkdir()
+    host = Host(directory, fleet)
+    host.start()
+    yield host
+    host.stop()
+
+
+@pytest.fixture
+def made(release, fleet):
+    """made(**changes): a script for this fleet."""
+    return lambda **changes: release.script(pki=fleet.dir / "pki.json", **changes)

@@ -8,21 +8,11 @@ import pytest
 
 from lab import ROOT, Background, clean_env, version
 
-from .host import TOOLS, Host
+from .host import TOOLS
 from .test_host import connected, well
 from .test_script import archive
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a container or change its root")
-
-
-@pytest.fixture
-def host(fleet, tmp_path):
-    directory = tmp_path / "host"
-    directory.mkdir()
-    host = Host(directory, fleet)
-    host.start()
-    yield host
-    host.stop()
 
 
 def test_a_release_that_was_carried_here_is_installed_without_a_download(host, fleet, release):

@@ -8,26 +8,10 @@ import pytest
 
 from lab import ROOT, wait_for
 
-from .host import TOOLS, Host
+from .host import TOOLS
 from .test_script import PINS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a container")
-
-
-@pytest.fixture
-def host(fleet, tmp_path):
-    directory = tmp_path / "host"
-    directory.mkdir()
-    host = Host(directory, fleet)
-    host.start()
-    yield host
-    host.stop()
-
-
-@pytest.fixture
-def made(release, fleet):
-    """made(**changes): a script for this fleet."""
-    return lambda **changes: release.script(pki=fleet.dir / "pki.json", **changes)
 
 
 def connected(fleet):

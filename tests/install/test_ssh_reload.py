@@ -9,7 +9,7 @@ from helper.conftest import PEER, PYTHON
 from lab import ROOT, wait_for
 
 from .host import Host
-from .test_host import connected, made, pytestmark, well  # noqa: F401  (a fixture)
+from .test_host import connected, pytestmark, well  # noqa: F401  (pytestmark is pytest's)
 from .test_unprivileged import ACCOUNT_TOOLS, CONFIG, pid
 
 SSHD = ROOT / "target/sshd"
@@ -28,7 +28,7 @@ def host(fleet, tmp_path):
     host.stop()
 
 
-def test_it_is_reloaded_only_when_its_configuration_holds(host, fleet, made):  # noqa: F811
+def test_it_is_reloaded_only_when_its_configuration_holds(host, fleet, made):
     host.tools(ACCOUNT_TOOLS)
     well(host.install(made(unprivileged=True), token=fleet.token()))
     connected(fleet)

@@ -8,7 +8,7 @@ import pytest
 from lab import wait_for
 
 from .host import TOOLS, Host
-from .test_host import connected, made, pytestmark, well  # noqa: F401  (a fixture)
+from .test_host import connected, pytestmark, well  # noqa: F401  (pytestmark is pytest's)
 
 ACCOUNT_TOOLS = [*TOOLS, "chown", "groupadd", "useradd", "usermod"]
 CONFIG, DROPINS = "/etc/bcd/config.toml", "/etc/systemd/system/bcd.service.d"
@@ -29,7 +29,7 @@ def host(fleet, tmp_path):
 
 
 @pytest.fixture
-def unprivileged(host, fleet, made):  # noqa: F811
+def unprivileged(host, fleet, made):
     """A host that such a script has installed."""
     host.tools(ACCOUNT_TOOLS)
     well(host.install(made(unprivileged=True), token=fleet.token()))
@@ -193,7 +193,7 @@ def test_a_helper_that_is_killed_comes_back_and_the_node_with_it(unprivileged, f
     assert pid(host, "bcd-helper.service") == before
 
 
-def test_an_upgrade_keeps_the_mode_and_deleting_the_section_ends_it(unprivileged, fleet, made):  # noqa: F811
+def test_an_upgrade_keeps_the_mode_and_deleting_the_section_ends_it(unprivileged, fleet, made):
     host = unprivileged
     before = {unit: pid(host, unit) for unit in ("bcd.service", "bcd-helper.service")}
     # A script that was made without the flag, and adds bridges with it.
@@ -237,7 +237,7 @@ def test_an_upgrade_keeps_the_mode_and_deleting_the_section_ends_it(unprivileged
     assert len(fleet.nodes()) == 1
 
 
-def test_what_the_mode_cannot_be_is_said_before_anything_changes(host, fleet, made, release):  # noqa: F811
+def test_what_the_mode_cannot_be_is_said_before_anything_changes(host, fleet, made, release):
     token = fleet.token()
 
     def refused(why, tools, script, **how):
@@ -255,7 +255,7 @@ def test_what_the_mode_cannot_be_is_said_before_anything_changes(host, fleet, ma
     refused("is not bcd", ACCOUNT_TOOLS, made(), token=token)
 
 
-def test_without_useradd_busyboxs_adduser_makes_the_account(host, fleet, made):  # noqa: F811
+def test_without_useradd_busyboxs_adduser_makes_the_account(host, fleet, made):
     host.tools([*TOOLS, "chown"])
     # Debian's busybox has neither: these take what busybox's take, and nothing else.
     for name, script in (("addgroup", '[ "$1 $2" = "-S bcd" ] && exec /usr/sbin/groupadd -r "$2"'),

@@ -111,50 +111,6 @@ def server(machine, server_kernel, server_image):
     return make
 
 
-@pytest.fixture(scope="session")
-def server_kernel():
-    """A directory with Debian's kernel for servers, which drives SATA too."""
-    done = subprocess.run([ROOT / "tools/kernel.sh", "amd64", "generic"], capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        pytest.fail(f"no kernel to boot:\n{done.stderr}")
-    return pathlib.Path(done.stdout.strip())
-
-
-@pytest.fixture(scope="session")
-def server_image(ramdisk, bcd, init, server_kernel):
-    output = ROOT / "target/qemu/initrd-generic.img"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    modules = next((server_kernel / "lib/modules").iterdir())
-    with open(output.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not output.exists() or output.stat().st_mtime < max(part.stat().st_ctime for part in (bcd, init, ramdisk)):
-            done = subprocess.run(
-                [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox",
-                 "--files", "/bin/busybox=/bin/sh", "--output", output], capture_output=True, text=True, timeout=200)
-            if done.returncode != 0:
-                pytest.fail(f"ramdisk build: {done.stderr}")
-    return output
-
-
-@pytest.fixture
-def server(server_kernel, server_image, tmp_path):
-    """server(name, cmdline, *qemu's arguments) starts a guest; all are ended at the end, and their disks go."""
-    made = []
-
-    def make(name, cmdline, *more):
-        guest = Machine(tmp_path / name, server_kernel / "vmlinuz", server_image, cmdline, *more, memory=768)
-        made.append(guest)
-        return guest.start()
-
-    yield make
-    for guest in made:
-        guest.kill()
-        for left in ("s1", "qmp"):
-            (guest.dir / left).unlink(missing_ok=True)
-    for disk in tmp_path.glob("*.disk"):
-        disk.unlink()
-
-
 class NodeGuest:
     """A machine with a data disk that runs the static bcd against the control plane on the host.
 

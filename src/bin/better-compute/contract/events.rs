@@ -6,6 +6,7 @@ use bcd::proto::{CommandState, Event, EventBody, Message, SectionState};
 use super::diag;
 use super::facts;
 use super::kinds::{raw, show_result};
+use super::word;
 use crate::json::{Json, Object};
 
 /// What an encoded event says. `kind_of` gives the kind of a command by its id, for its result.
@@ -70,13 +71,6 @@ fn section_state(state: SectionState) -> String {
 /// `running`, `succeeded` …; the number of one not known.
 fn command_state(state: CommandState) -> String {
     word(state.name(), "COMMAND_STATE_", state.0)
-}
-
-fn word(name: Option<&str>, prefix: &str, number: i32) -> String {
-    match name.and_then(|name| name.strip_prefix(prefix)) {
-        Some(name) => name.to_ascii_lowercase(),
-        None => number.to_string(),
-    }
 }
 
 #[cfg(test)]

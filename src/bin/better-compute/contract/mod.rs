@@ -32,3 +32,11 @@ pub use self::receipts::{
     show_receipt,
 };
 pub use self::sections::{encode_section, show_section};
+
+/// An enum's value in lower case, without what its names begin with; the number of one not known.
+fn word(name: Option<&str>, prefix: &str, number: i32) -> String {
+    match name.and_then(|name| name.strip_prefix(prefix)) {
+        Some(name) => name.to_ascii_lowercase(),
+        None => number.to_string(),
+    }
+}

@@ -9,6 +9,7 @@ use bcd::proto::{
     WipeReceipt, WipedDisk,
 };
 
+use super::word;
 use crate::json::{Json, Object};
 
 /// Bytes of a receipt's file, and how deep it is.
@@ -251,13 +252,6 @@ fn outcome(outcome: WipeOutcome) -> String {
 
 fn content(content: SampleContent) -> String {
     word(content.name(), "SAMPLE_CONTENT_", content.0)
-}
-
-fn word(name: Option<&str>, prefix: &str, number: i32) -> String {
-    match name.and_then(|name| name.strip_prefix(prefix)) {
-        Some(name) => name.to_ascii_lowercase(),
-        None => number.to_string(),
-    }
 }
 
 #[cfg(test)]
