@@ -5,8 +5,6 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::time::Duration;
 
 use super::kinds::{decode, explained};
 use super::machine::{Failure, Outcome};
@@ -30,9 +28,6 @@ use crate::wire::url::Url;
 
 /// The longest text of a target.
 const TEXT: usize = 256;
-/// udev looks at a new table, and may hold the disk for a moment.
-const TABLE_TRIES: u32 = 10;
-const TABLE_WAIT: Duration = Duration::from_millis(300);
 
 /// An image to be deployed.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,20 +131,13 @@ impl Deploy {
     fn disk(&self) -> Result<(Disk, Block), Failure> {
         let tree = Tree::new("/".as_ref());
         let disks = disk::list(&tree);
-        let found = disk::find(&tree, &disks, &self.target).map_err(|refusal| {
+        let refused = |refusal: disk::Refusal| {
             let name = &self.target.stable_name;
             Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
-        })?;
-        let path = ["/dev/", &found.kernel_name].concat();
-        let block = Block::open(Path::new(&path)).map_err(|error| explained("DiskBusy", &error))?;
-        // The name may have gone to another disk between the look and the opening.
-        match block.size() == self.target.size_bytes {
-            true => Ok((found, block)),
-            false => Err(Failure::new(
-                "DiskChanged",
-                "the disk changed while it was opened",
-            )),
-        }
+        };
+        let found = disk::find(&tree, &disks, &self.target).map_err(refused)?;
+        let block = disk::hold(&tree, &found).map_err(refused)?;
+        Ok((found, block))
     }
 
     /// Where the image may come from: the site's cache has what is pinned.
@@ -287,17 +275,11 @@ fn note(receipt: &mut DeployReceipt, written: &Written) {
     receipt.zeroed_bytes = written.zeroed;
 }
 
-/// Has the kernel see the new partitions. What is on the disk does not depend on it.
+/// Has the kernel see the new partitions.
 fn reread(disk: &Block) {
-    for _ in 0..TABLE_TRIES {
-        match disk.reread_partitions() {
-            Ok(()) => return,
-            Err(error) => {
-                let fields = [("error", Value::Chain(&error))];
-                log::event(Level::Debug, "deploy.table_not_read", &fields);
-                std::thread::sleep(TABLE_WAIT);
-            }
-        }
+    if let Err(error) = disk::reread(disk) {
+        let fields = [("error", Value::Chain(&error))];
+        log::event(Level::Debug, "deploy.table_not_read", &fields);
     }
 }
 

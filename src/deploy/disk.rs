@@ -4,14 +4,21 @@
 //! What is in use without showing here (a member of a btrfs over several disks, a process that holds the device)
 //! is found by the kernel: whoever writes opens the device with `O_EXCL`.
 use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use crate::facts::disks;
 use crate::facts::tree::Tree;
 use crate::proto::{Disk, DiskTarget};
+use crate::sys::block::Block;
 
 /// Partitions and holders looked at, and bytes of the kernel's lists.
 const NAMES: usize = 1024;
 const LIST: usize = 4 * 1024 * 1024;
+/// How often and how far apart a disk that is busy is tried.
+const LOOKS: u32 = 10;
+const LOOK: Duration = Duration::from_millis(300);
 
 /// Why a disk is no target. Nothing was written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +42,12 @@ pub enum Refusal {
     Swap(String),
     /// Something is assembled from it: of which kind, and its name.
     Held(Holder, String),
+    /// Something on this machine has claimed it: its path.
+    Busy(String),
+    /// It cannot be opened: its path, and why.
+    NotOpened(String, String),
+    /// What is at its path is another one by now.
+    Replaced(String),
 }
 
 /// What holds a disk.
@@ -53,7 +66,7 @@ impl Refusal {
         match self {
             Self::NotFound => "DiskNotFound",
             Self::Ambiguous(_) => "DiskAmbiguous",
-            Self::Changed { .. } => "DiskChanged",
+            Self::Changed { .. } | Self::Replaced(_) => "DiskChanged",
             Self::ReadOnly => "DiskReadOnly",
             Self::Removable => "DiskRemovable",
             Self::Mounted(_) => "DiskMounted",
@@ -62,6 +75,8 @@ impl Refusal {
             Self::Held(Holder::Multipath, _) => "DiskIsMultipath",
             Self::Held(Holder::Lvm, _) => "DiskInLvm",
             Self::Held(..) => "DiskHeld",
+            Self::Busy(_) => "DiskBusy",
+            Self::NotOpened(..) => "DiskNotOpened",
         }
     }
 }
@@ -82,6 +97,15 @@ impl fmt::Display for Refusal {
             } => write!(
                 f,
                 "it is another disk than the order means: its {what} is \"{found}\", and was \"{ordered}\" when the order was made"
+            ),
+            Self::Busy(path) => write!(
+                f,
+                "{path} is in use: something on this machine has claimed it"
+            ),
+            Self::NotOpened(path, why) => write!(f, "cannot open {path}: {why}"),
+            Self::Replaced(path) => write!(
+                f,
+                "{path} is another disk than the one that was found under its name"
             ),
             Self::ReadOnly => f.write_str("it is read-only"),
             Self::Removable => f.write_str("it is removable, or behind USB"),
@@ -136,6 +160,47 @@ pub fn find(tree: &Tree, disks: &[Disk], target: &DiskTarget) -> Result<Disk, Re
     }
     unused(tree, &disk.kernel_name)?;
     Ok(disk.clone())
+}
+
+/// Opens `found`, which [`find`] has given, and holds it: nobody mounts or claims it from here on.
+///
+/// # Errors
+/// Somebody has claimed it, it cannot be opened, or another disk has its name by now.
+pub fn hold(tree: &Tree, found: &Disk) -> Result<Block, Refusal> {
+    let path = ["/dev/", &found.kernel_name.replace('!', "/")].concat();
+    let number = tree.text(&["sys/block/", &found.kernel_name, "/dev"].concat());
+    let opened = patiently(|| Block::open(Path::new(&path)));
+    let block = match opened {
+        Ok(block) => block,
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(Refusal::Busy(path));
+        }
+        Err(error) => return Err(Refusal::NotOpened(path, error.to_string())),
+    };
+    // The name in /dev is another's between two looks, at worst.
+    match block.number().is_ok_and(|of| of == number) && block.size() == found.size_bytes {
+        true => Ok(block),
+        false => Err(Refusal::Replaced(path)),
+    }
+}
+
+/// Has the kernel look at the partition table anew. What is on the disk does not depend on it.
+///
+/// # Errors
+/// Somebody held a partition all the time, or the disk takes none.
+pub fn reread(block: &Block) -> io::Result<()> {
+    patiently(|| block.reread_partitions())
+}
+
+/// udev looks at disks that appear or change, and lets go of them soon.
+fn patiently<T>(mut what: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..LOOKS {
+        match what() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(LOOK),
+            done => return done,
+        }
+    }
+    what()
 }
 
 fn same(what: &'static str, ordered: &str, found: &str) -> Result<(), Refusal> {
@@ -348,6 +413,51 @@ mod tests {
         assert_eq!(
             refusal.to_string(),
             "several disks have this name: vda, vdb"
+        );
+    }
+
+    #[test]
+    fn what_is_busy_for_a_moment_is_waited_for_and_nothing_else_is() {
+        let busy = || io::Error::from_raw_os_error(libc::EBUSY);
+        let mut tries = 0;
+        let done = patiently(|| {
+            tries += 1;
+            if tries < 3 { Err(busy()) } else { Ok(tries) }
+        });
+        assert_eq!(done.unwrap(), 3);
+        let mut tries = 0;
+        let refused = patiently(|| -> io::Result<()> {
+            tries += 1;
+            Err(io::ErrorKind::NotFound.into())
+        });
+        assert_eq!(
+            (refused.unwrap_err().kind(), tries),
+            (io::ErrorKind::NotFound, 1)
+        );
+    }
+
+    #[test]
+    fn what_is_at_a_disks_path_must_be_the_disk_that_was_found() {
+        // Everywhere there, and no disk; whether it can be opened at all depends on who asks.
+        let found = Disk {
+            kernel_name: "null".to_owned(),
+            size_bytes: 1 << 20,
+            ..Disk::default()
+        };
+        let tree = Tree::new("/".as_ref());
+        let refusal = hold(&tree, &found).unwrap_err();
+        assert_eq!(refusal, Refusal::Replaced("/dev/null".to_owned()));
+        let gone = Disk {
+            kernel_name: "no!such".to_owned(),
+            ..found
+        };
+        let refusal = hold(&tree, &gone).unwrap_err();
+        assert_eq!(refusal.word(), "DiskNotOpened");
+        assert!(
+            refusal
+                .to_string()
+                .starts_with("cannot open /dev/no/such: "),
+            "{refusal}"
         );
     }
 }

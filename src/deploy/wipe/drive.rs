@@ -1,10 +1,9 @@
 //! The edge: a disk of this machine, claimed for the time of its wipe.
 use std::cell::Cell;
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Drive, Plan, Trouble, Way, wipe};
+use super::{Drive, Plan, Way, wipe};
 use crate::deploy::disk;
 use crate::facts::tree::Tree;
 use crate::proto::{DiskTarget, WipeMethod, WipeOutcome, WipedDisk};
@@ -16,9 +15,6 @@ use crate::sys::passthrough::{Admin, Answer, Data, Device};
 const NAMES: usize = 1024;
 /// Written at once where the kernel does not zero by itself.
 const WRITE: u64 = 1024 * 1024;
-/// How often, and how long apart, the kernel is asked to look at partitions anew: udev may hold the disk.
-const LOOKS: u32 = 10;
-const LOOK: Duration = Duration::from_millis(300);
 
 struct Claimed {
     disk: Block,
@@ -117,14 +113,23 @@ pub fn wipe_target(
         Err(refusal) => return refused(target, refusal.word(), refusal.to_string()),
     };
     let base = ["sys/block/", &found.kernel_name].concat();
-    let path = ["/dev/", &found.kernel_name.replace('!', "/")].concat();
-    let number = tree.text(&[&base, "/dev"].concat());
-    let drive = match claim(&path, &number, found.size_bytes, now_ms) {
+    let claimed = disk::hold(&tree, &found).and_then(|disk| {
+        let commands = disk.passthrough().map_err(|error| {
+            disk::Refusal::NotOpened(found.kernel_name.clone(), error.to_string())
+        })?;
+        Ok(Claimed {
+            commands,
+            disk,
+            begun: (now_ms, Instant::now()),
+            zeroes: Cell::new(true),
+        })
+    });
+    let drive = match claimed {
         Ok(drive) => drive,
-        Err(Trouble { reason, message }) => {
+        Err(refusal) => {
             return WipedDisk {
                 disk: Some(found),
-                ..refused(target, reason, message)
+                ..refused(target, refusal.word(), refusal.to_string())
             };
         }
     };
@@ -152,51 +157,7 @@ pub fn wipe_target(
     let way = Way::of(&found.transport, &vendor);
     let mut wiped = wipe(&drive, way, &plan, say);
     wiped.target = Some(target);
-    // So that nobody finds partitions that are no more. Whoever holds the disk just now lets go of it soon.
-    for _ in 0..LOOKS {
-        match drive.disk.reread_partitions() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(LOOK),
-            _ => break,
-        }
-    }
+    // So that nobody finds partitions that are no more.
+    let _ = disk::reread(&drive.disk);
     wiped
-}
-
-fn claim(path: &str, number: &str, size: u64, now_ms: i64) -> Result<Claimed, Trouble> {
-    let open = |error: io::Error| match error.raw_os_error() {
-        Some(libc::EBUSY) => Trouble::new(
-            "DiskBusy",
-            &[path, " is in use: something on this machine has claimed it"],
-        ),
-        _ => Trouble::new(
-            "DiskNotOpened",
-            &["cannot open ", path, ": ", &error.to_string()],
-        ),
-    };
-    let mut looks = 0;
-    let disk = loop {
-        match Block::open(Path::new(path)) {
-            // udev looks at disks that appear, and lets go of them.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && looks < LOOKS => {
-                looks += 1;
-                std::thread::sleep(LOOK);
-            }
-            opened => break opened.map_err(open)?,
-        }
-    };
-    // The name in /dev is another's between two looks, at worst.
-    let is_it = disk.number().is_ok_and(|of| of == number) && disk.size() == size;
-    if !is_it {
-        let parts = [
-            path,
-            " is another disk than the one that was found under its name",
-        ];
-        return Err(Trouble::new("DiskChanged", &parts));
-    }
-    Ok(Claimed {
-        commands: disk.passthrough().map_err(open)?,
-        disk,
-        begun: (now_ms, Instant::now()),
-        zeroes: Cell::new(true),
-    })
 }
