@@ -42,7 +42,7 @@ check "rustfmt" cargo fmt --all --check
 check "rustfmt, fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
 # Tests, and what else needs the operator's feature, are held by the run that has it.
 ships=(cargo clippy --locked --quiet --workspace --exclude better-compute-parts --lib --bins)
-check "clippy, bcd as it ships" "${ships[@]}" -- -D warnings
+check "clippy, bcd as it ships" "${ships[@]}" --tests -- -D warnings
 check "clippy, control-plane" cargo clippy --locked --quiet --workspace --all-targets --features control-plane -- -D warnings
 check "clippy, fakehw" "${ships[@]}" --features fakehw -- -D warnings
 check "shellcheck" shellcheck -x "${scripts[@]}"

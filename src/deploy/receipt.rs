@@ -241,7 +241,8 @@ impl StdError for Refused {
     }
 }
 
-#[cfg(test)]
+// rcgen, which makes their certificates, comes with the control plane.
+#[cfg(all(test, feature = "control-plane"))]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use rcgen::{

@@ -54,18 +54,8 @@ def _compile() -> pathlib.Path:
 sys.path.insert(0, str(_compile()))
 
 
-def _module(name: str):
-    return importlib.import_module(f"bettercompute.v1.{name}_pb2")
-
-
-envelope = _module("envelope")
-join = _module("join")
-trust = _module("trust")
-session = _module("session")
-spec = _module("spec")
-command = _module("command")
-diag = _module("diag")
-facts = _module("facts")
+for _file in sorted((SOURCES / "bettercompute" / "v1").glob("*.proto")):
+    globals()[_file.stem] = importlib.import_module(f"bettercompute.v1.{_file.stem}_pb2")
 
 Envelope = envelope.Envelope
 Signature = envelope.Signature
