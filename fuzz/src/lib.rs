@@ -68,6 +68,7 @@ pub mod store_rows;
 pub mod toml;
 pub mod trust_bundle;
 pub mod url;
+pub mod volumes;
 pub mod vpd;
 pub mod websocket;
 pub mod wellknown;
@@ -108,7 +109,7 @@ targets! {
     grpc_server grpc_status helper_request http_answer http_request identity ids images inhibitors intake join_answer
     join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
     operator_texts outbox pem pki_bundle private_key proto proxies release_manifest sntp spki status_request
-    store_rows toml trust_bundle url vpd websocket wellknown wipe
+    store_rows toml trust_bundle url volumes vpd websocket wellknown wipe
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

@@ -152,7 +152,7 @@ brief! {
     grpc_server grpc_status helper_request http_answer http_request identity ids images inhibitors intake join_answer
     join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
     operator_texts outbox pem pki_bundle private_key proto proxies release_manifest sntp spki status_request
-    store_rows toml trust_bundle url vpd websocket wellknown wipe
+    store_rows toml trust_bundle url volumes vpd websocket wellknown wipe
 }
 
 fn names(listed: impl IntoIterator<Item = impl Into<String>>) -> BTreeSet<String> {

@@ -6,8 +6,8 @@
 //! - What was done is told as it was: by a receipt under the node's own signature.
 //!
 //! How the parts fit: [`disk`] finds the disk that is meant, or says why not; [`wipe`](mod@wipe) wipes one; [`image`] writes an
-//! image to one, [`gpt`] fits its partition table, and [`ids`] finds what two disks would be taken for each other by; [`receipt`]
-//! has receipts signed, and verifies them.
+//! image to one, [`gpt`] fits its partition table, and [`ids`] finds what two disks would be taken for each other by; [`volumes`]
+//! reads and writes the file systems on a disk; [`receipt`] has receipts signed, and verifies them.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,6 +19,7 @@ pub mod gpt;
 pub mod ids;
 pub mod image;
 pub mod receipt;
+pub mod volumes;
 pub mod wipe;
 
 /// Whether `text` has the form of an order's id: `ord_` and a ULID in lower case.
