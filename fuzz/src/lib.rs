@@ -61,6 +61,7 @@ pub mod private_key;
 pub mod proto;
 pub mod proxies;
 pub mod release_manifest;
+pub mod signed_order;
 pub mod sntp;
 pub mod spki;
 pub mod status_request;
@@ -108,7 +109,7 @@ targets! {
     csr dhcp dhcpv6 diag_disks diag_texts dns doctor_texts elf envelope gateway_session gpt grpc_client grpc_frames
     grpc_server grpc_status helper_request http_answer http_request identity ids images inhibitors intake join_answer
     join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
-    operator_texts outbox pem pki_bundle private_key proto proxies release_manifest sntp spki status_request
+    operator_texts outbox pem pki_bundle private_key proto proxies release_manifest signed_order sntp spki status_request
     store_rows toml trust_bundle url volumes vpd websocket wellknown wipe
 }
 

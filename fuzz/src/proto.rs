@@ -67,6 +67,7 @@ messages! {
     NetworkInterface
     NodeFrame
     NodeSpec
+    Order
     OrderAnswer
     OrderClaim
     OutputChunk

@@ -134,6 +134,7 @@ pub(super) fn agent(
         let converge = Converge::new(journal.clone(), &recovered.entries, configured);
         let reporter = Reporter::new(journal.clone(), &recovered.entries);
         let (signer, to_sign) = receipt::signer();
+        let trusting = member.clone();
         let parts = Parts {
             facts: reporter.clone(),
             journal: journal.clone(),
@@ -144,6 +145,7 @@ pub(super) fn agent(
             node_id: member.node_id().clone(),
             role,
             image_cache,
+            signers: Box::new(move || trusting.signers()),
             signer,
             helper,
             machine: None,

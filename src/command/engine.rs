@@ -11,11 +11,13 @@ use super::id::Id;
 use super::kinds::{Job, Kind};
 use super::ledger::{Applied, Delivered, Ledger, Now, Plan, Seen, Terms, Todo};
 use super::machine::{Event, Outcome};
+use super::ordered;
 use super::orders::Orders;
 use super::outputs::Outputs;
 use super::record::WATERMARK;
 use super::work::{Context, Progress};
 use super::{Commands, Machine, dropped};
+use crate::crypto::pin::Pin;
 use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
 use crate::helper::client::Client;
@@ -68,6 +70,8 @@ pub struct Parts {
     pub role: Role,
     /// The site's image cache, in a ramdisk.
     pub image_cache: Option<Url>,
+    /// Pins of the keys that sign orders for this node.
+    pub signers: Box<dyn Fn() -> Rc<[Pin]>>,
     /// For receipts.
     pub signer: Signer,
     /// Who does what needs root; `None`: this process.
@@ -263,8 +267,9 @@ impl Engine {
                         id,
                         kind,
                         job,
+                        command,
                         event,
-                    } => self.begin(id, kind, job, event),
+                    } => self.begin((id, kind, job), &command, event),
                 }
             }
             Err(error) => {
@@ -284,39 +289,18 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, id: Id, kind: &'static Kind, job: Job, running_event: u64) {
+    fn begin(
+        &mut self,
+        (id, kind, job): (Id, &'static Kind, Job),
+        command: &Command,
+        running_event: u64,
+    ) {
         let to_inbox = self.to_inbox.clone();
         let machine = self.parts.machine.clone();
-        let stop = Stop::new();
-        let context = stop.map(|stop| {
-            self.stops.insert(id, stop.clone());
-            Context {
-                id,
-                stop,
-                limit: kind.limit,
-                progress: Progress::new(id, self.parts.frames.clone()),
-                outputs: self.outputs.clone(),
-                boot_id: self.parts.boot_id.clone(),
-                #[cfg(feature = "fakehw")]
-                data_dir: self.parts.data_dir.clone(),
-                journal: self.parts.journal.clone(),
-                running_event,
-                facts: self.parts.facts.clone(),
-                node_id: (*self.parts.node_id).into(),
-                role: self.parts.role,
-                image_cache: self.parts.image_cache.clone(),
-                orders: self.orders.clone(),
-                signer: self.parts.signer.clone(),
-                begun: (self.parts.clocks.now().trusted_ms, clock::monotonic()),
-                helper: self.parts.helper.clone(),
-            }
-        });
+        let context = self.context(id, kind, command, running_event);
         rt::spawn(async move {
-            let failed = |error: &dyn std::error::Error| {
-                Outcome::Failed(super::kinds::explained("InternalError", error))
-            };
             let outcome = match context {
-                Err(error) => failed(&error),
+                Err(outcome) => outcome,
                 Ok(mut context) => rt::blocking(kind.name, move || match machine {
                     None => job.run(&mut context),
                     Some(machine) => machine.run(id, job),
@@ -326,6 +310,42 @@ impl Engine {
             };
             let _ = to_inbox.send(Input::Ended(id, kind, outcome)).await;
         });
+    }
+
+    /// What a command's work is given; else its end.
+    fn context(
+        &mut self,
+        id: Id,
+        kind: &'static Kind,
+        command: &Command,
+        running_event: u64,
+    ) -> Result<Context, Outcome> {
+        let parts = &self.parts;
+        let trusted_ms = (parts.clocks.trusted_ms)();
+        let node = (parts.role, &*parts.node_id);
+        let order = ordered::permit(kind, command, node, &(parts.signers)(), trusted_ms)?;
+        let stop = Stop::new().map_err(|error| failed(&error))?;
+        self.stops.insert(id, stop.clone());
+        Ok(Context {
+            id,
+            stop,
+            limit: kind.limit,
+            progress: Progress::new(id, parts.frames.clone()),
+            outputs: self.outputs.clone(),
+            boot_id: parts.boot_id.clone(),
+            #[cfg(feature = "fakehw")]
+            data_dir: parts.data_dir.clone(),
+            journal: parts.journal.clone(),
+            running_event,
+            facts: parts.facts.clone(),
+            node_id: (*parts.node_id).into(),
+            image_cache: parts.image_cache.clone(),
+            orders: self.orders.clone(),
+            order,
+            signer: parts.signer.clone(),
+            begun: (trusted_ms, clock::monotonic()),
+            helper: parts.helper.clone(),
+        })
     }
 
     fn forget_outputs(&self, ids: Vec<Id>) {
@@ -362,6 +382,10 @@ impl Clocks {
             signed_ms: (self.signed_ms)(),
         }
     }
+}
+
+fn failed(error: &dyn std::error::Error) -> Outcome {
+    Outcome::Failed(super::kinds::explained("InternalError", error))
 }
 
 fn state(plan: &Plan) -> &'static str {

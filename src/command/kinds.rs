@@ -19,8 +19,8 @@ pub struct Kind {
     pub limit: Duration,
     /// Reads its params; else what is wrong with them.
     pub read: fn(&[u8]) -> Result<Job, String>,
-    /// It writes to disks: only in a ramdisk, on a one-time order.
-    pub destroys: bool,
+    /// It is done in a ramdisk alone, on a one-time order that is signed: what writes to disks, before anything else.
+    pub ordered: bool,
     /// Its work is to end this boot: the result then, of the boot ids before and after.
     pub restarted: Option<fn(&str, &str) -> Vec<u8>>,
 }
@@ -55,7 +55,7 @@ pub static KINDS: [Kind; 9] = [
         // The longest delay, the wait for the acknowledgement, and systemctl's minute.
         limit: Duration::from_secs(700),
         read: |params| reboot::Reboot::read(params).map(Job::Reboot),
-        destroys: false,
+        ordered: false,
         restarted: Some(reboot::result),
     },
     Kind {
@@ -64,7 +64,7 @@ pub static KINDS: [Kind; 9] = [
         when_busy: WhenBusy::Wait,
         limit: Duration::from_secs(300),
         read: |params| logs::Collect::read(params).map(Job::Logs),
-        destroys: false,
+        ordered: false,
         restarted: None,
     },
     Kind {
@@ -74,7 +74,7 @@ pub static KINDS: [Kind; 9] = [
         limit: Duration::from_secs(120),
         // It takes none; what a later version sends is its own affair.
         read: |_| Ok(Job::Facts),
-        destroys: false,
+        ordered: false,
         restarted: None,
     },
     Kind {
@@ -84,7 +84,7 @@ pub static KINDS: [Kind; 9] = [
         // The longest test, and its child's slack.
         limit: Duration::from_secs(3700),
         read: |params| diag::Test::read(params).map(Job::Memory),
-        destroys: false,
+        ordered: false,
         restarted: None,
     },
     Kind {
@@ -93,7 +93,7 @@ pub static KINDS: [Kind; 9] = [
         when_busy: WhenBusy::Wait,
         limit: Duration::from_secs(900),
         read: |params| diag::Disks::read(params).map(Job::Disks),
-        destroys: false,
+        ordered: false,
         restarted: None,
     },
     Kind {
@@ -102,7 +102,7 @@ pub static KINDS: [Kind; 9] = [
         when_busy: WhenBusy::Wait,
         limit: Duration::from_secs(120),
         read: |params| diag::Network::read(params).map(Job::Network),
-        destroys: false,
+        ordered: false,
         restarted: None,
     },
     Kind {
@@ -111,7 +111,7 @@ pub static KINDS: [Kind; 9] = [
         when_busy: WhenBusy::Refuse,
         limit: Duration::from_secs(3 * 3600),
         read: |params| diag::Dcgm::read(params).map(Job::Dcgm),
-        destroys: false,
+        ordered: false,
         restarted: None,
     },
     Kind {
@@ -121,7 +121,7 @@ pub static KINDS: [Kind; 9] = [
         // A large image by a slow line.
         limit: Duration::from_secs(24 * 3600),
         read: |params| deploy::Deploy::read(params).map(|deploy| Job::Deploy(Box::new(deploy))),
-        destroys: true,
+        ordered: true,
         restarted: None,
     },
     Kind {
@@ -131,7 +131,7 @@ pub static KINDS: [Kind; 9] = [
         // The largest disks there are, overwritten.
         limit: Duration::from_secs(96 * 3600),
         read: |params| wipe::Wipe::read(params).map(Job::Wipe),
-        destroys: true,
+        ordered: true,
         restarted: None,
     },
 ];
@@ -149,7 +149,7 @@ impl Kind {
     pub fn is_possible(&self, role: Role) -> bool {
         match self.name {
             "diag.dcgm" => diag::dcgm::is_there(),
-            _ if self.destroys => role == Role::RAMDISK,
+            _ if self.ordered => role == Role::RAMDISK,
             _ => true,
         }
     }

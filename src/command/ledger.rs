@@ -22,6 +22,7 @@ const DONE: usize = 3072;
 /// docs/protocol.md 3.
 const KIND_NAME: usize = 64;
 const PARAMS: usize = 16 * 1024;
+const ORDER: usize = 4 * 1024;
 const RESULT: usize = 256 * 1024;
 const MESSAGE: usize = 1024;
 const AHEAD_MS: u64 = 30 * 24 * 3600 * 1000;
@@ -123,7 +124,7 @@ enum Change {
     /// New, and begins at once or waits.
     Accept {
         kind: &'static Kind,
-        command: Command,
+        command: Box<Command>,
         job: Job,
         run: bool,
     },
@@ -154,6 +155,8 @@ pub enum Applied {
         id: Id,
         kind: &'static Kind,
         job: Job,
+        /// As it came.
+        command: Box<Command>,
         event: u64,
     },
 }
@@ -328,7 +331,7 @@ impl Ledger {
                 };
                 let change = Change::Accept {
                     kind,
-                    command,
+                    command: Box::new(command),
                     job,
                     run,
                 };
@@ -397,6 +400,13 @@ impl Ledger {
             return Err(invalid(format!(
                 "its params are longer than {PARAMS} bytes"
             )));
+        }
+        if command
+            .order
+            .as_ref()
+            .is_some_and(|order| order.encoded_len() > ORDER)
+        {
+            return Err(invalid(format!("its order is longer than {ORDER} bytes")));
         }
         let job = (kind.read)(&command.params).map_err(invalid)?;
         if self.active.len() >= ACTIVE {
@@ -535,7 +545,7 @@ impl Ledger {
                 job,
                 run,
             } => {
-                self.admit(id, kind, command, job, State::Pending, String::new(), None);
+                self.admit(id, kind, *command, job, State::Pending, String::new(), None);
                 if run {
                     self.begin(id, last, now)
                 } else {
@@ -570,6 +580,7 @@ impl Ledger {
             id,
             kind: active.kind,
             job: active.job.clone(),
+            command: Box::new(active.command.clone()),
             event,
         }
     }

@@ -55,6 +55,7 @@ mod orders;
 mod outputs;
 mod reboot;
 pub mod record;
+pub mod signed;
 pub mod wipe;
 mod work;
 pub mod worker;

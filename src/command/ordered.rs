@@ -1,24 +1,54 @@
-//! What commands on one-time orders have in common: who may run them, the claim before the first byte, and the
-//! receipt at the end.
-use super::kinds::{UNSUPPORTED, explained};
-use super::machine::Failure;
+//! What commands on one-time orders have in common: who may run them and on whose word, the claim before the first
+//! byte, and the receipt at the end.
+use super::kinds::{Kind, UNSUPPORTED, explained};
+use super::machine::{Failure, Outcome};
+use super::signed;
 use super::work::Context;
 use crate::crypto::digest;
 use crate::crypto::envelope::Purpose;
+use crate::crypto::pin::Pin;
 use crate::facts::firmware::telling;
 use crate::facts::tree::Tree;
 use crate::journal::{Class, Entry};
-use crate::proto::{Event, EventBody, Message, ReceiptHead, Role};
+use crate::proto::{Command, Event, EventBody, Message, ReceiptHead, Role};
+
+/// Whether a command's work may begin here: one of a kind that is done on orders needs a ramdisk, and a signed order for
+/// this node, of which this gives the id.
+///
+/// # Errors
+/// What becomes of the command instead.
+pub fn permit(
+    kind: &Kind,
+    command: &Command,
+    (role, node_id): (Role, &str),
+    signers: &[Pin],
+    now_ms: u64,
+) -> Result<Option<String>, Outcome> {
+    if !kind.ordered {
+        return Ok(None);
+    }
+    if role != Role::RAMDISK {
+        return Err(Outcome::Unsupported(Failure::new(
+            UNSUPPORTED,
+            "disks are written to in a ramdisk alone: boot this machine into it",
+        )));
+    }
+    let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+    let order = signed::verify(command, signers, node_id, now_ms);
+    order
+        .map(Some)
+        .map_err(|refused| Outcome::Failed(refused.failure()))
+}
 
 /// Makes the order this command's own, so that it may write.
 ///
 /// # Errors
-/// This is no ramdisk, or the order is not granted. Nothing may be written.
+/// It is not the one that was signed, or is not granted. Nothing may be written.
 pub fn claim(context: &Context, order_id: &str) -> Result<(), Failure> {
-    if context.role != Role::RAMDISK {
+    if context.order.as_deref() != Some(order_id) {
         return Err(Failure::new(
-            UNSUPPORTED,
-            "disks are written to in a ramdisk alone: boot this machine into it",
+            "OrderMismatch",
+            "the params name another order than the one that is signed; nothing was written",
         ));
     }
     context.orders.claim(order_id, context.id, &context.stop)

@@ -82,6 +82,7 @@ mod tests {
             kind: "node.reboot".to_owned(),
             params: vec![8, 30],
             deadline_ms: 1_790_000_000_000,
+            order: None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
 use crate::helper::client::Client;
 use crate::journal::Journal;
-use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind, Role};
+use crate::proto::{CommandProgress, NodeFrame, NodeFrameKind};
 use crate::rt::channel::Sender;
 use crate::sys::clock;
 use crate::sys::stop::Stop;
@@ -36,11 +36,11 @@ pub struct Context {
     pub running_event: u64,
     pub facts: Reporter,
     pub node_id: Box<str>,
-    /// What this node joined as.
-    pub role: Role,
     /// The site's image cache.
     pub image_cache: Option<Url>,
     pub orders: Orders,
+    /// The id of the order that this command has a signature for; `None`: it is of a kind that needs none.
+    pub order: Option<String>,
     pub signer: Signer,
     /// When the work began: trusted time, Unix time in milliseconds, and the monotonic clock.
     pub begun: (u64, Duration),

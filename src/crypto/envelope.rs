@@ -22,6 +22,7 @@ pub enum Purpose {
     JoinResponse,
     TrustBundle,
     NodeSpec,
+    Order,
     DiscoveryAssertion,
     ReleaseManifest,
     ServerTime,
@@ -67,6 +68,7 @@ pub fn payload_type(purpose: Purpose) -> &'static str {
         Purpose::JoinResponse => "application/vnd.better-compute.join-response.v1+protobuf",
         Purpose::TrustBundle => "application/vnd.better-compute.trust-bundle.v1+protobuf",
         Purpose::NodeSpec => "application/vnd.better-compute.node-spec.v1+protobuf",
+        Purpose::Order => "application/vnd.better-compute.order.v1+protobuf",
         Purpose::DiscoveryAssertion => {
             "application/vnd.better-compute.discovery-assertion.v1+protobuf"
         }

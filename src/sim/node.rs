@@ -282,7 +282,7 @@ impl Node {
             log_level: self.fleet.setup.log_level,
         };
         let converge = Converge::new(journal.clone(), &recovered.entries, configured);
-        let (trusted, signed) = (member.clone(), member.clone());
+        let (trusted, signed, trusting) = (member.clone(), member.clone(), member.clone());
         let parts = Parts {
             facts: Reporter::new(journal.clone(), &recovered.entries),
             journal: journal.clone(),
@@ -296,6 +296,7 @@ impl Node {
             node_id: member.node_id().clone(),
             role: Role::NODE,
             image_cache: None,
+            signers: Box::new(move || trusting.signers()),
             signer: receipt::signer().0,
             helper: None,
             machine: Some(self.machine.clone()),

@@ -56,11 +56,11 @@ class Lab(Machine):
 
     # ---- the gateway's side ---------------------------------------------------------------
 
-    def command(self, kind, params=b"", deadline_s=60, id=None):
-        """A command the gateway wants done."""
+    def command(self, kind, params=b"", deadline_s=60, id=None, order=None):
+        """A command the gateway wants done; `order` is the envelope that comes with it."""
         params = params if isinstance(params, bytes) else params.SerializeToString()
         deadline_ms = pki.now_ms() + int(deadline_s * 1000)
-        command = protos.Command(id=id or pki.ulid("cmd"), kind=kind, params=params, deadline_ms=deadline_ms)
+        command = protos.Command(id=id or pki.ulid("cmd"), kind=kind, params=params, deadline_ms=deadline_ms, order=order)
         self.wanted.append(command)
         return command.id
 
@@ -151,10 +151,12 @@ def protos_state(update):
 def make_lab(peer, tmp_path):  # noqa: F811
     made = []
 
-    def make(bcd, name=None):
+    def make(bcd, name=None, role="node"):
         lab = Lab(bcd, peer, tmp_path / (name or f"lab{len(made)}"))
         made.append(lab)
-        lab.node_id = lab.join_well()["node_id"]
+        done = lab.join(peer.join_service.create_token(role=role), "--role", role)
+        assert done.returncode == 0, done.stderr
+        lab.node_id = lab.check_identity()["node_id"]
         return lab
 
     yield make

@@ -13,6 +13,7 @@ PURPOSES = {
     "join-response": "protobuf",
     "trust-bundle": "protobuf",
     "node-spec": "protobuf",
+    "order": "protobuf",
     "renewal": "protobuf",
     "discovery-assertion": "protobuf",
     "release-manifest": "json",

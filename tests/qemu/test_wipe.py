@@ -199,7 +199,7 @@ def test_an_order_that_the_power_cut_short_is_never_taken_up_again(server, dev, 
     # Played back to the machine's next boot, by whoever knows the order.
     done = better_compute(dev, "commands", "run", again, "disks.wipe", "--params-base64", params(order), "--wait", "--json")
     replayed = json.loads(done.stdout)
-    assert (replayed["state"], replayed["reason"]) == ("failed", "OrderUnknown"), replayed
+    assert (replayed["state"], replayed["reason"]) == ("failed", "OrderUnsigned"), replayed
     assert dev.json("receipts", "list")["receipts"] == []
     time.sleep(3)
     assert path.read_bytes() == kept

@@ -33,6 +33,7 @@ pub(crate) static REMEDIES: &[(&str, &str)] = &[
         "join.refused",
         "make a new token where the reason says so: better-compute tokens create",
     ),
+    ("order.not_signed", KEYS),
     ("output.damaged", "run the command again"),
     (
         "registry.busy",

@@ -51,6 +51,7 @@ fn start(data_dir: &Path) -> Daemon {
         node_id: "node_1".into(),
         role: Role::NODE,
         image_cache: None,
+        signers: Box::new(|| Rc::new([])),
         signer: crate::deploy::receipt::signer().0,
         helper: None,
         machine: None,
@@ -72,6 +73,7 @@ impl Daemon {
             kind: kind.to_owned(),
             params,
             deadline_ms: i64::try_from(clock::wall_ms() + 60_000).unwrap(),
+            order: None,
         };
         self.commands.command(command, false).await;
     }

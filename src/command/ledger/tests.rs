@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::super::machine::Outcome;
 use super::*;
-use crate::proto::{FileSource, LogsCollectParams, LogsCollectParamsSource, RebootParams};
+use crate::proto::{
+    Envelope, FileSource, LogsCollectParams, LogsCollectParamsSource, RebootParams,
+};
 
 const NOW: u64 = 1_796_000_000_000;
 const DAY: u64 = 24 * 3600 * 1000;
@@ -39,6 +41,7 @@ fn logs(n: usize) -> Command {
         kind: "logs.collect".to_owned(),
         params: params.encode_to_vec(),
         deadline_ms: i64::try_from(NOW + 60_000).unwrap(),
+        order: None,
     }
 }
 
@@ -242,6 +245,16 @@ fn what_cannot_be_taken_is_refused_once_with_its_reason() {
         (bad(|c| c.params = vec![0xff]), "InvalidParams"),
         (bad(|c| c.params.clear()), "InvalidParams"),
         (bad(|c| c.params = vec![0; PARAMS + 1]), "InvalidParams"),
+        (
+            bad(|c| {
+                let payload = vec![0; ORDER];
+                c.order = Some(Envelope {
+                    payload,
+                    ..Envelope::default()
+                });
+            }),
+            "InvalidParams",
+        ),
     ] {
         let mut node = Node::new();
         assert_eq!(node.deliver(command.clone(), at(0)), "written");

@@ -2,12 +2,17 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use super::*;
 
-const PURPOSES: [Purpose; 5] = [
+const PURPOSES: [Purpose; 10] = [
     Purpose::JoinResponse,
     Purpose::TrustBundle,
     Purpose::NodeSpec,
     Purpose::DiscoveryAssertion,
     Purpose::ReleaseManifest,
+    Purpose::Order,
+    Purpose::ServerTime,
+    Purpose::Renewal,
+    Purpose::WipeReceipt,
+    Purpose::DeployReceipt,
 ];
 
 fn signed(key: &NodeKey) -> Envelope {

@@ -45,7 +45,7 @@ use self::views::{ErrorBody, ErrorView};
 use crate::gateway::Gateway;
 use crate::gateway::handshakes::Handshakes;
 use crate::gateway::tls::TlsConfig;
-use crate::joinservice::threads::SpecSigner;
+use crate::joinservice::threads::Signer;
 use crate::registry::Registry;
 
 /// Where nodes open a WebSocket to the gateway, with the base path before it or without.
@@ -66,7 +66,7 @@ pub struct Api {
     pub admin: [u8; 32],
     pub registry: Registry,
     pub gateway: Arc<Gateway>,
-    pub signer: Rc<dyn SpecSigner>,
+    pub signer: Rc<dyn Signer>,
     /// Requests that wait for news.
     pub waiting: Cell<usize>,
     pub rotations: Rc<dyn Rotations>,

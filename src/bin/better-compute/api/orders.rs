@@ -4,8 +4,9 @@
 //! WWN and size, so that another one in its place is not taken for it.
 
 use bcd::config::mac::Mac;
+use bcd::crypto::digest::sha256;
 use bcd::deploy::wipe;
-use bcd::proto::{Disk, DiskTarget, DisksWipeParams, Facts, Message, WipeMethod};
+use bcd::proto::{Disk, DiskTarget, DisksWipeParams, Facts, Message, Order, WipeMethod};
 use bcd::wire::http1::server::Answer;
 
 use super::query::Query;
@@ -17,7 +18,8 @@ use crate::registry::now_ms;
 use crate::store::{Added, NewCommand, Node, Receipt, ReceiptsAsked, State};
 
 const DEPTH_MAX: usize = 4;
-/// An order that lies about is a danger: it is claimed soon, or not at all.
+/// An order that lies about is a danger: it is claimed soon, or not at all. A node takes none that lasts longer than
+/// the longest of these.
 const DEADLINE_DEFAULT_S: i64 = 600;
 const DEADLINE_MAX_S: i64 = 86_400;
 /// Disks of an order.
@@ -130,13 +132,28 @@ impl Api {
             deadline_ms: now + seconds * 1_000,
             created_ms: now,
         };
+        let order = Order {
+            order_id: order_id.clone(),
+            command_id: command_id.clone(),
+            kind: kind.to_owned(),
+            params_sha256: sha256(&command.params).to_vec(),
+            node_id: command.node_id.clone(),
+            made_ms: now,
+            expires_ms: command.deadline_ms,
+        };
+        let signed = self.signer.sign_order(order.encode_to_vec()).await;
+        let signed = signed.ok_or_else(|| {
+            let why = "the JoinService did not sign the order: try again";
+            Refused(503, "UNAVAILABLE", why.to_owned())
+        })?;
+        let signed = signed.encode_to_vec();
         let (mac, wanted) = (ready.mac, order_id.clone());
         let added = self
             .registry
             .with(move |records| {
                 records
                     .store
-                    .together(|store| store.add_order(&wanted, mac, &command))
+                    .together(|store| store.add_order(&wanted, mac, &command, &signed))
             })
             .await?;
         if added == Added::OtherHasId {

@@ -1,4 +1,5 @@
-//! Specs: signed when they change, and signed anew when the signing keys are others.
+//! What an operator wants of a node, under the signature that tells it from a gateway's own wish: orders, and specs, which
+//! are signed anew when the signing keys are others. An order ends within a day, and then another one is made.
 
 use bcd::crypto::envelope::Purpose;
 use bcd::proto::Envelope;
@@ -16,6 +17,14 @@ impl JoinService {
     /// It could not be signed.
     pub fn sign_spec(&self, spec: Vec<u8>) -> Result<Envelope, Refusal> {
         self.keys.sign(spec, Purpose::NodeSpec)
+    }
+
+    /// Signs that a node shall do something, once: an encoded `Order`.
+    ///
+    /// # Errors
+    /// It could not be signed.
+    pub fn sign_order(&self, order: Vec<u8>) -> Result<Envelope, Refusal> {
+        self.keys.sign(order, Purpose::Order)
     }
 
     /// Signs every spec anew that is not signed by exactly the keys in force, and says how many: in a
@@ -75,6 +84,18 @@ mod tests {
     use super::super::tests::Fleet;
     use super::*;
     use crate::store::Spec;
+
+    #[test]
+    fn what_is_signed_for_one_purpose_is_for_no_other() {
+        let fleet = Fleet::new();
+        let pin = fleet.service.keys.signing[0].pin();
+        let order = fleet.service.sign_order(b"order".to_vec()).unwrap();
+        let verified = verify_pinned(&order, Purpose::Order, &[pin]);
+        assert_eq!(verified, Ok(&b"order"[..]));
+        assert!(verify_pinned(&order, Purpose::NodeSpec, &[pin]).is_err());
+        let spec = fleet.service.sign_spec(b"spec".to_vec()).unwrap();
+        assert!(verify_pinned(&spec, Purpose::Order, &[pin]).is_err());
+    }
 
     #[test]
     fn specs_that_another_key_signed_are_signed_anew_and_others_left_alone() {

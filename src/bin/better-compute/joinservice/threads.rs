@@ -27,7 +27,7 @@ use crate::registry::now_ms;
 
 /// Joins and renewals that may be on the way.
 const QUEUE: usize = 1024;
-/// Signed times, specs and new keys that may wait beside them.
+/// Signed times, specs, orders and new keys that may wait beside them.
 const QUEUE_MORE: usize = 256;
 /// Calls that are decided in one transaction.
 const TOGETHER: usize = 256;
@@ -41,8 +41,8 @@ pub type Answer = Pin<Box<dyn Future<Output = Result<Vec<u8>, Status>>>>;
 /// A signed `ServerTime` on its way, unless there is none to be had.
 pub type SignedTime = Pin<Box<dyn Future<Output = Option<Envelope>>>>;
 
-/// A signed `NodeSpec` on its way.
-pub type SignedSpec = Pin<Box<dyn Future<Output = Option<Envelope>>>>;
+/// Something signed on its way; `None` when it could not be signed.
+pub type SignedWish = Pin<Box<dyn Future<Output = Option<Envelope>>>>;
 
 /// Passes calls on. The loops of a gateway share one.
 pub trait Relay: Send + Sync {
@@ -54,15 +54,18 @@ pub trait Relay: Send + Sync {
     fn trust(&self) -> Arc<Trust>;
 }
 
-/// Signs what the operator wants of a node.
-pub trait SpecSigner {
-    /// An encoded `NodeSpec` in its envelope; `None` when it could not be signed.
-    fn sign_spec(&self, spec: Vec<u8>) -> SignedSpec;
+/// Signs what the operator wants of a node. The operators' API has this; a gateway never.
+pub trait Signer {
+    /// An encoded `NodeSpec` in its envelope.
+    fn sign_spec(&self, spec: Vec<u8>) -> SignedWish;
+    /// An encoded `Order` in its envelope.
+    fn sign_order(&self, order: Vec<u8>) -> SignedWish;
 }
 
 /// For the thread that owns the records.
 enum Job {
     Spec(Vec<u8>, Sender<Option<Envelope>>),
+    Order(Vec<u8>, Sender<Option<Envelope>>),
     Decide(Question, Caller),
     Time(Sender<Option<Envelope>>),
     Keys(Box<Keys>, Sender<()>),
@@ -226,11 +229,11 @@ fn run(
                 }
                 Job::Spec(spec, answer) => {
                     let signed = service.sign_spec(spec);
-                    if let Err(refusal) = &signed {
-                        let fields = [("error", Value::Chain(refusal))];
-                        log::event(Level::Error, "spec.not_signed", &fields);
-                    }
-                    let _ = answer.try_send(signed.ok());
+                    let _ = answer.try_send(signed_or_said(signed, "spec.not_signed"));
+                }
+                Job::Order(order, answer) => {
+                    let signed = service.sign_order(order);
+                    let _ = answer.try_send(signed_or_said(signed, "order.not_signed"));
                 }
                 Job::Keys(others, done) => {
                     service.use_keys(*others);
@@ -267,6 +270,14 @@ fn run(
             }
         }
     }
+}
+
+/// What was signed; that it was not is said by `event`.
+fn signed_or_said(signed: Result<Envelope, Refusal>, event: &'static str) -> Option<Envelope> {
+    if let Err(refusal) = &signed {
+        log::event(Level::Error, event, &[("error", Value::Chain(refusal))]);
+    }
+    signed.ok()
 }
 
 fn sign_specs_anew(service: &mut JoinService) {
@@ -342,6 +353,19 @@ impl LocalRelay {
     }
 }
 
+impl LocalRelay {
+    fn sign(&self, job: impl FnOnce(Sender<Option<Envelope>>) -> Job) -> SignedWish {
+        let (answer, mut answered) = channel(1);
+        let queued = self.threads.jobs.try_send(job(answer));
+        Box::pin(async move {
+            match queued {
+                Ok(()) => answered.recv().await.flatten(),
+                Err(_) => None,
+            }
+        })
+    }
+}
+
 impl Relay for LocalRelay {
     fn relay(&self, call: Call, request: Vec<u8>, address: String) -> Answer {
         let (answer, mut answered) = channel(1);
@@ -389,16 +413,13 @@ impl Relay for LocalRelay {
     }
 }
 
-impl SpecSigner for LocalRelay {
-    fn sign_spec(&self, spec: Vec<u8>) -> SignedSpec {
-        let (answer, mut answered) = channel(1);
-        let queued = self.threads.jobs.try_send(Job::Spec(spec, answer));
-        Box::pin(async move {
-            match queued {
-                Ok(()) => answered.recv().await.flatten(),
-                Err(_) => None,
-            }
-        })
+impl Signer for LocalRelay {
+    fn sign_spec(&self, spec: Vec<u8>) -> SignedWish {
+        self.sign(|answer| Job::Spec(spec, answer))
+    }
+
+    fn sign_order(&self, order: Vec<u8>) -> SignedWish {
+        self.sign(|answer| Job::Order(order, answer))
     }
 }
 

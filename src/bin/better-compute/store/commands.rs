@@ -105,6 +105,8 @@ pub struct Command {
     pub output_received: i64,
     /// `none`, `fetching`, `stored`, `released`, `gone` or `damaged`.
     pub output_state: String,
+    /// The `SignedOrder` it stands on, encoded.
+    pub order: Option<Vec<u8>>,
 }
 
 impl Command {
@@ -216,7 +218,8 @@ pub struct Due {
 
 const COLUMNS: &str = "SELECT number, id, node_id, kind, params, deadline_ms, created_ms, sent_ms, state, \
      reason, message, result, changed_ms, finished_ms, cancel_order IS NOT NULL, output_size, \
-     output_received, output_state FROM commands";
+     output_received, output_state, \
+     (SELECT signed FROM orders WHERE command_id = commands.id) FROM commands";
 
 fn command(row: &Row<'_>) -> rusqlite::Result<Command> {
     let stage: String = row.get(8)?;
@@ -239,6 +242,7 @@ fn command(row: &Row<'_>) -> rusqlite::Result<Command> {
         output_size: row.get(15)?,
         output_received: row.get(16)?,
         output_state: row.get(17)?,
+        order: row.get(18)?,
     })
 }
 

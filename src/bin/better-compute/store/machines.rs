@@ -192,7 +192,7 @@ mod tests {
             deadline_ms: 1000,
             created_ms: 10,
         };
-        store.add_order("ord_1", Mac(FIRST), &wipe).unwrap();
+        store.add_order("ord_1", Mac(FIRST), &wipe, &[]).unwrap();
         let update = CommandUpdate {
             id: wipe.id.clone(),
             state: CommandState::RUNNING,

@@ -52,13 +52,14 @@ fn receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
 }
 
 impl Store {
-    /// Makes an order and the command that stands on it, inside a transaction. Another order has this id:
-    /// [`Added::OtherHasId`].
+    /// Makes an order and the command that stands on it, inside a transaction. The command goes out with `signed`, an
+    /// encoded `SignedOrder`. Another order has this id: [`Added::OtherHasId`].
     pub fn add_order(
         &self,
         order_id: &str,
         mac: Mac,
         command: &NewCommand,
+        signed: &[u8],
     ) -> Result<Added, StoreError> {
         let known: Option<String> = self
             .connection
@@ -75,8 +76,8 @@ impl Store {
         if added == Added::Made {
             self.connection
                 .prepare_cached(
-                    "INSERT INTO orders (id, node_id, mac, command_id, kind, made_ms, expires_ms) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    "INSERT INTO orders (id, node_id, mac, command_id, kind, made_ms, expires_ms, signed) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 )?
                 .execute(params![
                     order_id,
@@ -85,7 +86,8 @@ impl Store {
                     command.id,
                     command.kind,
                     command.created_ms,
-                    command.deadline_ms
+                    command.deadline_ms,
+                    signed
                 ])?;
         }
         Ok(added)
@@ -231,7 +233,7 @@ mod tests {
             deadline_ms: 1_000,
             created_ms: 10,
         };
-        store.add_order(order, MAC, &command).unwrap()
+        store.add_order(order, MAC, &command, &[7]).unwrap()
     }
 
     fn claim(store: &Store, node: &str, command: &str, nonce: u8, now_ms: i64) -> String {
@@ -268,6 +270,19 @@ mod tests {
         // The same request again is the same order; another command on it is none.
         assert_eq!(ordered(&store, ORDER, "cmd_1"), Added::Again);
         assert_eq!(ordered(&store, ORDER, "cmd_2"), Added::OtherHasId);
+        // It goes out with what was signed, and nothing else does.
+        let other = NewCommand {
+            id: "cmd_3".to_owned(),
+            node_id: "node_a".to_owned(),
+            kind: "node.facts".to_owned(),
+            params: Vec::new(),
+            deadline_ms: 1_000,
+            created_ms: 10,
+        };
+        store.add_command(&other).unwrap();
+        let due = store.due("node_a", (0, 0), None, 8, 20).unwrap();
+        let orders: Vec<_> = due.commands.into_iter().map(|due| due.order).collect();
+        assert_eq!(orders, [Some(vec![7]), None]);
     }
 
     #[test]

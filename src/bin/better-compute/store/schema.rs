@@ -243,6 +243,10 @@ CREATE TABLE receipts (
     body        BLOB NOT NULL            -- SignedReceipt, as it came
 ) STRICT;
 ",
+    "
+-- What the node is shown: a SignedOrder, encoded. An order from before has none, and is not followed.
+ALTER TABLE orders ADD COLUMN signed BLOB;
+",
 ];
 
 /// The version this program writes.

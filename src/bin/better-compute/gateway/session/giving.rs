@@ -107,6 +107,9 @@ impl Session {
                 kind: command.kind,
                 params: command.params,
                 deadline_ms: command.deadline_ms,
+                order: command
+                    .order
+                    .and_then(|signed| Envelope::decode(&signed).ok()),
             };
             self.send(GatewayFrameKind::Command(command)).await?;
         }
