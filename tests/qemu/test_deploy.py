@@ -1,111 +1,17 @@
 """An image onto the disks of a bare machine, and the receipts of it."""
 
-import contextlib
-import hashlib
-import http.server
-import json
-import os
 import re
-import subprocess
-import threading
 
 import pytest
 
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.images import MIB, SIZE, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
 from qemu.machine import user_network
 
 pytestmark = pytest.mark.timeout(900)
 
-MIB = 1 << 20
-SIZE = 48 * MIB
-ENV = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 
-
-class Images(http.server.BaseHTTPRequestHandler):
-    """Serves the images of a directory, with ranges; cuts the first answer for `cut` at nine tenths."""
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        name = self.path.lstrip("/")
-        self.server.asked.append((name, self.headers.get("Range", "")))
-        try:
-            body = (self.server.directory / name.removeprefix("cut-")).read_bytes()
-        except OSError:
-            self.send_error(404)
-            return
-        start = int(re.sub(r"\D", "", self.headers.get("Range", "0")))
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        self.send_header("Content-Length", str(len(body) - start))
-        self.end_headers()
-        end = len(body) * 9 // 10 if name.startswith("cut-") and not start else len(body)
-        with contextlib.suppress(OSError):
-            self.wfile.write(body[start:end])
-        if end < len(body):
-            self.close_connection = True
-
-
-@pytest.fixture
-def images(tmp_path):
-    """A server of images at `url` as guests see it; `asked` is what was asked for."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Images)
-    server.directory, server.asked = tmp_path / "images", []
-    server.directory.mkdir()
-    server.url = f"http://10.0.2.2:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def run(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=ENV).stdout
-
-
-def make(directory, name):
-    """A disk of 48 MiB with a GPT, on it an ext4 file system: NAME.raw, NAME.raw.zst and NAME.qcow2.xz."""
-    raw, qcow2 = directory / f"{name}.raw", directory / f"{name}.qcow2"
-    with open(raw, "wb") as disk:
-        disk.truncate(SIZE)
-    run("sgdisk", "-n1:2048:+8M", "-t1:ef00", "-n2:0:0", "-t2:8304", raw)
-    root = directory / f"{name}.root"
-    root.mkdir()
-    (root / "noise").write_bytes(b"".join(hashlib.sha256(f"{name}{n}".encode()).digest() for n in range(200_000)))
-    run("mke2fs", "-q", "-t", "ext4", "-d", root, "-E", f"offset={9 * MIB}", raw, "36M")
-    run("qemu-img", "convert", "-O", "qcow2", raw, qcow2)
-    # The largest dictionary that is taken.
-    run("xz", "-8", "-k", qcow2)
-    run("zstd", "-q", "-3", raw)
-    return raw
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def disk(directory, name, size):
-    path = directory / f"{name}.disk"
-    with open(path, "wb") as out:
-        for _ in range(size // MIB):
-            out.write(b"\xee" * MIB)
-    return path
-
-
-def deploy(dev, name, url, *more, check=True):
-    done = dev.run("machines", "deploy", FIRST, "--disk", name, "--image", url, *more, "--yes", "--wait", "--json", check=check)
-    return json.loads(done.stdout)
-
-
-def receipt(dev, command):
-    return dev.json("receipts", "show", command["result"]["order"] if command["result"] else command["params"]["order"])
-
-
-def test_images_go_to_all_kinds_of_disks_and_nothing_boots_what_is_not_the_image(machine, dev, tmp_path, images):
+def test_images_go_to_all_kinds_of_disks_and_nothing_boots_what_is_not_the_image(machine, dev, tmp_path, images):  # noqa: F811
     first, second = make(images.directory, "first"), make(images.directory, "second")
     disks = {name: disk(tmp_path, name, size) for name, size in
              [("virt", 64 * MIB), ("nv", 64 * MIB), ("four", 64 * MIB), ("small", 32 * MIB)]}

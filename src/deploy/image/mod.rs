@@ -91,6 +91,8 @@ pub struct Written {
     pub zeroed: u64,
     /// The image's first MiB, or all of it.
     head: Region,
+    /// The copy of its table, for the disk's end.
+    copy: Vec<(u64, Vec<u8>)>,
 }
 
 /// Why there is no image on the disk.
@@ -411,6 +413,7 @@ impl Writer<'_> {
             resumed: downloaded.resumed,
             zeroed: self.zeroed,
             head,
+            copy: Vec::new(),
         })
     }
 }
@@ -500,32 +503,6 @@ impl Written {
             true => Ok(()),
             false => Err(Error::ReadBack { written, read }),
         }
-    }
-
-    /// Writes the first MiB, and reads it back: from here on the disk boots the image.
-    ///
-    /// # Errors
-    /// The disk does not take it: it boots nothing.
-    pub fn commit(self, disk: &Block) -> Result<(), Error> {
-        let sector = u64::from(disk.sector());
-        let length = self.unpacked.size.min(HEAD as u64).next_multiple_of(sector);
-        let length = usize::try_from(length).unwrap_or(HEAD).min(HEAD);
-        let head = self.head.bytes().get(..length).unwrap_or_default();
-        let done = disk.write(head, 0);
-        done.map_err(|error| Error::Disk("write to", 0, error))?;
-        flush(disk)?;
-        let mut read = Region::new(HEAD).map_err(Error::Resources)?;
-        let again = read.bytes_mut().get_mut(..length).unwrap_or_default();
-        let done = disk.read(again, 0);
-        done.map_err(|error| Error::Disk("read from", 0, error))?;
-        if again != head {
-            let _ = clear_ends(disk);
-            return Err(Error::ReadBack {
-                written: digest::sha256(head),
-                read: digest::sha256(again),
-            });
-        }
-        Ok(())
     }
 }
 

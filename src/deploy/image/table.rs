@@ -1,5 +1,5 @@
-//! The image's partition table, fitted to its disk before the first MiB is written.
-use super::{Error, HEAD, SECTOR, Written, flush};
+//! What makes a disk start: the image's partition table, fitted to its disk, and the first MiB, which are written last.
+use super::{Error, HEAD, SECTOR, Written, clear_ends, flush};
 use crate::crypto::digest;
 use crate::deploy::gpt::{Gpt, Table};
 use crate::deploy::ids::{self, Name};
@@ -15,8 +15,8 @@ impl Written {
         Table::read(self.head.bytes(), disk.sector()).map_err(Error::Table)
     }
 
-    /// Has `table`, which is the image's, fit the disk: its copy is written to the disk's end at once, and the table itself
-    /// with the first MiB. Gives the partition that was grown, if that is wished, and by how many bytes.
+    /// Has `table`, which is the image's, fit the disk: it is written with the first MiB, its copy to the disk's end, and
+    /// where the image ended there is none any more. Gives the partition that was grown, if that is wished, and by how many bytes.
     ///
     /// # Errors
     /// The disk is too small, or does not take it.
@@ -28,10 +28,9 @@ impl Written {
     ) -> Result<Option<(u32, u64)>, Error> {
         let old = table.copy_at();
         let fitted = table.fit(disk.size(), grow).map_err(Error::Table)?;
-        let mut region = Region::new(HEAD).map_err(Error::Resources)?;
         let sector = usize::try_from(disk.sector()).unwrap_or(SECTOR);
-        // Where the image ended, a copy is none any more.
         if (HEAD as u64..self.unpacked.size).contains(&old) {
+            let mut region = Region::new(SECTOR).map_err(Error::Resources)?;
             let bytes = region.bytes_mut().get_mut(..sector).unwrap_or_default();
             read(disk, bytes, old)?;
             if bytes.starts_with(b"EFI PART") {
@@ -39,20 +38,7 @@ impl Written {
                 write(disk, bytes, old)?;
             }
         }
-        for (at, bytes) in &fitted.last {
-            let aligned = region.bytes_mut().get_mut(..bytes.len());
-            let aligned = aligned.unwrap_or_default();
-            aligned.copy_from_slice(bytes);
-            write(disk, aligned, *at)?;
-            aligned.fill(0);
-            read(disk, aligned, *at)?;
-            if aligned != bytes.as_slice() {
-                return Err(Error::ReadBack {
-                    written: digest::sha256(bytes),
-                    read: digest::sha256(aligned),
-                });
-            }
-        }
+        self.copy = fitted.last;
         for (at, bytes) in fitted.first {
             let at = usize::try_from(at).unwrap_or(HEAD);
             let place = self.head.bytes_mut().get_mut(at..at + bytes.len());
@@ -60,6 +46,54 @@ impl Written {
         }
         flush(disk)?;
         Ok(fitted.grown)
+    }
+
+    /// Writes the first MiB, and the copy of the table: from here on the disk boots the image. The first sector comes when
+    /// all else is there for good, so that whenever the power goes it boots nothing, or the whole.
+    ///
+    /// # Errors
+    /// The disk does not take it, or does not hold it: it boots nothing.
+    pub fn commit(self, disk: &Block) -> Result<(), Error> {
+        let done = self.written_last(disk);
+        if done.is_err() {
+            let _ = clear_ends(disk);
+        }
+        done
+    }
+
+    fn written_last(&self, disk: &Block) -> Result<(), Error> {
+        let sector = usize::try_from(disk.sector()).unwrap_or(SECTOR);
+        let length = usize::try_from(self.unpacked.size).unwrap_or(HEAD);
+        let length = length.min(HEAD).next_multiple_of(sector);
+        let head = self.head.bytes().get(..length).unwrap_or_default();
+        let (first, rest) = head.split_at(sector.min(length));
+        let mut region = Region::new(HEAD).map_err(Error::Resources)?;
+        if !rest.is_empty() {
+            write(disk, rest, sector as u64)?;
+        }
+        for (at, bytes) in &self.copy {
+            let aligned = region.bytes_mut().get_mut(..bytes.len());
+            let aligned = aligned.unwrap_or_default();
+            aligned.copy_from_slice(bytes);
+            write(disk, aligned, *at)?;
+        }
+        flush(disk)?;
+        write(disk, first, 0)?;
+        flush(disk)?;
+        let whole = (0, head);
+        let copy = self.copy.iter().map(|(at, bytes)| (*at, &bytes[..]));
+        for (at, bytes) in copy.chain([whole]) {
+            let again = region.bytes_mut().get_mut(..bytes.len());
+            let again = again.unwrap_or_default();
+            read(disk, again, at)?;
+            if again != bytes {
+                return Err(Error::ReadBack {
+                    written: digest::sha256(bytes),
+                    read: digest::sha256(again),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// What the disk will be found by.

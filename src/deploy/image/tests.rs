@@ -490,6 +490,12 @@ fn a_gpt_fits_the_disk_with_its_copy_at_the_end_and_none_where_the_image_ended()
             "ext e2e2e2e2-0000-4000-8000-000000000000 (partition 2)",
         ]
     );
+    let there = std::fs::read(&path).unwrap();
+    let ends = [&there[..HEAD], &there[SIZE as usize - HEAD..]].concat();
+    assert!(
+        ends.iter().all(|byte| *byte == 0),
+        "neither table is there before the end"
+    );
     done.commit(&disk).unwrap();
     let there = std::fs::read(&path).unwrap();
     assert!(there[SIZE as usize - 512..].starts_with(b"EFI PART"));
