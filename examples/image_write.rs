@@ -41,6 +41,7 @@ fn run(url: &str, sha256: &str, disk: &str) -> Result<String, Box<dyn std::error
             size: None,
         },
         unpacked: Expected::default(),
+        with_root: false,
     };
     let (disk, stop) = (Block::open(Path::new(disk))?, Stop::new()?);
     let begun = Instant::now();

@@ -93,22 +93,36 @@ impl BootParameters {
     /// The data directory is none that config.toml could name.
     pub fn config(&self, data_dir: &Path) -> Result<Config, ConfigError> {
         let text = FreshConfig {
-            written_by: String::new(),
-            gateway_url: self.gateway_url.origin(),
-            gateway_server_name: self.server_name.clone(),
-            site: self.site.clone(),
-            serving_ca_spki_pin: self.serving_ca,
-            join_signing_key_pin: self.signing,
-            join_encryption_key_pin: self.encryption,
             data_dir: Some(data_dir.to_owned()),
             socket_path: Some(data_dir.join("bcd.sock")),
-            dev_insecure_h2c: !self.gateway_url.https,
+            ..self.fresh("")
         }
         .to_toml();
         // One reader knows the defaults and the rules.
         let mut config = Config::parse(text.as_bytes(), Path::new("bc.*"))?;
         config.log.json = true;
         Ok(config)
+    }
+
+    /// The `config.toml` of an OS that is installed on this machine.
+    pub fn for_an_os(&self) -> String {
+        self.fresh("bcd ramdisk, as it deployed this image")
+            .to_toml()
+    }
+
+    fn fresh(&self, written_by: &str) -> FreshConfig {
+        FreshConfig {
+            written_by: written_by.to_owned(),
+            gateway_url: self.gateway_url.origin(),
+            gateway_server_name: self.server_name.clone(),
+            site: self.site.clone(),
+            serving_ca_spki_pin: self.serving_ca,
+            join_signing_key_pin: self.signing,
+            join_encryption_key_pin: self.encryption,
+            data_dir: None,
+            socket_path: None,
+            dev_insecure_h2c: !self.gateway_url.https,
+        }
     }
 }
 

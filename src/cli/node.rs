@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::flags::{Args, Command};
 use super::{CONFIG_FLAG, Failure, block_on, chain, load_config, take_proxy};
@@ -11,6 +12,7 @@ use crate::attest::renewal;
 use crate::command::{Clocks, Engine, Parts};
 use crate::config::{self, Config};
 use crate::converge::{Configured, Converge};
+use crate::deploy::files::Site;
 use crate::deploy::receipt;
 use crate::facts::report::{Duty, Reporter};
 use crate::helper::client::Client;
@@ -79,13 +81,22 @@ fn say_whose(config: &Config) {
     log::event(Level::Warn, "node.not_as_helper_user", &fields);
 }
 
+/// What a ramdisk's boot parameters say besides the configuration.
+pub(super) struct Booted {
+    pub image_cache: Option<Url>,
+    pub site: Site,
+}
+
 /// The agent of a machine that has joined, until a signal ends it: `bcd node`'s and `bcd ramdisk`'s.
 pub(super) fn agent(
     config: Config,
     store: Store,
     joined: Joined,
-    image_cache: Option<Url>,
+    booted: Option<Booted>,
 ) -> Result<ExitCode, Failure> {
+    let (image_cache, site) = booted.map_or((None, None), |booted| {
+        (booted.image_cache, Some(Arc::new(booted.site)))
+    });
     let node_id = joined.identity.node_id.clone();
     let role = match joined.identity.role.as_str() {
         "ramdisk" => Role::RAMDISK,
@@ -146,6 +157,7 @@ pub(super) fn agent(
             role,
             image_cache,
             signers: Box::new(move || trusting.signers()),
+            site,
             signer,
             helper,
             machine: None,

@@ -8,12 +8,14 @@ use std::process::ExitCode;
 
 use super::flags::{Args, Command, Flag};
 use super::join::{self, Going, said, short};
-use super::{Failure, node, take_proxy};
+use super::node::{self, Booted};
+use super::{Failure, take_proxy};
 use crate::attest::boot_parameters::BootParameters;
 use crate::attest::gateway::Gateway;
 use crate::attest::join::{Asked, Discovery, Error, Notice, PATIENCE};
 use crate::config::Config;
 use crate::config::cmdline::{self, CommandLine};
+use crate::deploy::files::Site;
 use crate::identity::store::{Joined, State, Store, StoreError};
 use crate::proto::Role;
 use crate::sys::log::{self, Level, Value};
@@ -60,7 +62,13 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let line = fs::read_bounded(line, path, cmdline::MAX_BYTES).map_err(Failure::failed)?;
     let parameters = BootParameters::read(&CommandLine::parse(&line)).map_err(Failure::refused)?;
     drop(line);
-    let cache = parameters.cache.clone();
+    let booted = Booted {
+        image_cache: parameters.cache.clone(),
+        site: Site {
+            config: parameters.for_an_os(),
+            jwk: parameters.encryption_key.to_json() + "\n",
+        },
+    };
     let config = parameters
         .config(args.path_or("data-dir", DATA_DIR))
         .map_err(Failure::refused)?;
@@ -69,7 +77,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         State::Joined(joined) => *joined,
         _ => join(parameters, &config, &store)?,
     };
-    node::agent(config, store, joined, cache)
+    node::agent(config, store, joined, Some(booted))
 }
 
 fn join(parameters: BootParameters, config: &Config, store: &Store) -> Result<Joined, Failure> {

@@ -6,26 +6,29 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::kinds::{decode, explained};
+use super::kinds::{UNSUPPORTED, decode, explained};
 use super::machine::{Failure, Outcome};
 use super::ordered;
 use super::work::{Context, UNKNOWN};
 use crate::crypto::digest::{hex, sha256};
 use crate::crypto::envelope::Purpose;
+use crate::deploy::files::{self, Wanted};
 use crate::deploy::gpt::{Guid, Table};
 use crate::deploy::ids::{self, Name};
 use crate::deploy::image::{self, Expected, Image, Written};
-use crate::deploy::{disk, is_order_id};
+use crate::deploy::{disk, is_order_id, volumes};
 use crate::facts::tree::Tree;
 use crate::proto::{
     DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, DeployedPartition, Disk,
-    DiskTarget, Message,
+    DiskTarget, Message, WrittenFile,
 };
 use crate::sys::block::Block;
 use crate::sys::log::{self, Level, Value};
-use crate::sys::random;
+use crate::sys::{process, random};
 use crate::wire::url::Url;
 
+/// Where files wait to be written, in memory.
+const SCRATCH: &str = "/run/bcd/os-files";
 /// The longest text of a target.
 const TEXT: usize = 256;
 
@@ -40,6 +43,7 @@ pub struct Deploy {
     read_back: bool,
     grow: bool,
     new_guids: bool,
+    files: Wanted,
 }
 
 impl Deploy {
@@ -81,12 +85,17 @@ impl Deploy {
             read_back: !params.skip_read_back,
             grow: params.grow_last_partition,
             new_guids: params.new_guids,
+            files: Wanted::read(params.files.unwrap_or_default())?,
         })
     }
 
     /// # Errors
     /// The disk is not to be written, the order is not this command's, or the image is not on the disk.
     pub fn run(self, context: &mut Context) -> Result<Outcome, Failure> {
+        if !self.files.is_empty() && process::find("debugfs").is_none() {
+            let missing = volumes::Error::NoProgram("debugfs");
+            return Err(explained(UNSUPPORTED, &missing));
+        }
         let (found, block) = self.disk()?;
         ordered::claim(context, &self.order_id)?;
         let started_ms = context.trusted_ms();
@@ -191,6 +200,44 @@ impl Deploy {
         Ok(())
     }
 
+    /// Writes the OS's files, while the disk boots nothing yet.
+    fn give_files(
+        &self,
+        context: &mut Context,
+        written: &Written,
+        disk: &Block,
+        receipt: &mut DeployReceipt,
+    ) -> Result<(), files::Error> {
+        context
+            .progress
+            .say(UNKNOWN, || "writing the OS's files".to_owned());
+        let broken = |error: io::Error| files::Error::Volume(volumes::Error::Disk(error));
+        let name = receipt.disk.as_ref().map(disk::node).unwrap_or_default();
+        let table = written
+            .table(disk)
+            .map_err(|error| broken(io::Error::other(error.to_string())))?;
+        let (partition, root) = files::root(&name, &files::candidates(&table)?, &context.stop)?;
+        let files = self.files.files(&self.order_id, context.site.as_deref());
+        let paths = files::write(&root, &files, SCRATCH.as_ref())?;
+        disk.flush().map_err(broken)?;
+        files::holds(&root, &files, &paths)?;
+        receipt.root_partition = partition;
+        receipt.files = files
+            .iter()
+            .zip(paths)
+            .map(|(file, path)| WrittenFile {
+                path,
+                mode: files::MODE,
+                size_bytes: file.bytes.len() as u64,
+                sha256: match file.secret {
+                    true => Vec::new(),
+                    false => sha256(&file.bytes).to_vec(),
+                },
+            })
+            .collect();
+        Ok(())
+    }
+
     fn deploy(
         &self,
         context: &mut Context,
@@ -201,6 +248,7 @@ impl Deploy {
             sources: self.sources(context.image_cache.as_ref()),
             packed: self.packed,
             unpacked: self.unpacked,
+            with_root: !self.files.is_empty(),
         };
         let stop = context.stop.clone();
         let progress = &mut context.progress;
@@ -228,6 +276,10 @@ impl Deploy {
         }
         self.table(&mut written, disk, receipt)?;
         alone(&written.names(disk), receipt.disk.as_ref())?;
+        if !self.files.is_empty() {
+            self.give_files(context, &written, disk, receipt)
+                .map_err(image::Error::Files)?;
+        }
         written.commit(disk)?;
         reread(disk);
         Ok(())

@@ -18,6 +18,7 @@ use super::record::WATERMARK;
 use super::work::{Context, Progress};
 use super::{Commands, Machine, dropped};
 use crate::crypto::pin::Pin;
+use crate::deploy::files::Site;
 use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
 use crate::helper::client::Client;
@@ -72,6 +73,8 @@ pub struct Parts {
     pub image_cache: Option<Url>,
     /// Pins of the keys that sign orders for this node.
     pub signers: Box<dyn Fn() -> Rc<[Pin]>>,
+    /// What its boot parameters say for an OS as well.
+    pub site: Option<Arc<Site>>,
     /// For receipts.
     pub signer: Signer,
     /// Who does what needs root; `None`: this process.

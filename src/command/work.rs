@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::id::Id;
 use super::orders::Orders;
 use super::outputs::Outputs;
+use crate::deploy::files::Site;
 use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
 use crate::helper::client::Client;
@@ -38,6 +39,8 @@ pub struct Context {
     pub node_id: Box<str>,
     /// The site's image cache.
     pub image_cache: Option<Url>,
+    /// For an OS that is installed here.
+    pub site: Option<Arc<Site>>,
     pub orders: Orders,
     /// The id of the order that this command has a signature for; `None`: it is of a kind that needs none.
     pub order: Option<String>,

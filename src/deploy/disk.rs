@@ -5,7 +5,7 @@
 //! is found by the kernel: whoever writes opens the device with `O_EXCL`.
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::facts::disks;
@@ -162,12 +162,19 @@ pub fn find(tree: &Tree, disks: &[Disk], target: &DiskTarget) -> Result<Disk, Re
     Ok(disk.clone())
 }
 
+/// Where a disk is in /dev.
+pub fn node(disk: &Disk) -> PathBuf {
+    ["/dev/", &disk.kernel_name.replace('!', "/")]
+        .concat()
+        .into()
+}
+
 /// Opens `found`, which [`find`] has given, and holds it: nobody mounts or claims it from here on.
 ///
 /// # Errors
 /// Somebody has claimed it, it cannot be opened, or another disk has its name by now.
 pub fn hold(tree: &Tree, found: &Disk) -> Result<Block, Refusal> {
-    let path = ["/dev/", &found.kernel_name.replace('!', "/")].concat();
+    let path = node(found).display().to_string();
     let number = tree.text(&["sys/block/", &found.kernel_name, "/dev"].concat());
     let opened = patiently(|| Block::open(Path::new(&path)));
     let block = match opened {

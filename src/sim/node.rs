@@ -297,6 +297,7 @@ impl Node {
             role: Role::NODE,
             image_cache: None,
             signers: Box::new(move || trusting.signers()),
+            site: None,
             signer: receipt::signer().0,
             helper: None,
             machine: Some(self.machine.clone()),

@@ -52,6 +52,7 @@ fn start(data_dir: &Path) -> Daemon {
         role: Role::NODE,
         image_cache: None,
         signers: Box::new(|| Rc::new([])),
+        site: None,
         signer: crate::deploy::receipt::signer().0,
         helper: None,
         machine: None,

@@ -193,6 +193,7 @@ mod files {
             progress: Progress::new(id, sender),
             node_id: "node_1".into(),
             image_cache: None,
+            site: None,
             signer: crate::deploy::receipt::signer().0,
             begun: (0, Duration::ZERO),
             outputs: Outputs::of(&data_dir).into(),

@@ -36,6 +36,7 @@ use crate::wire::url::Url;
 
 use self::download::{Download, Downloaded, Gauge};
 use self::packed::{Format, Input, Output, Pieces, bad, detect};
+use super::files;
 use super::gpt::{self, Table};
 
 pub mod crc;
@@ -69,6 +70,8 @@ pub struct Image {
     pub packed: Expected,
     /// As it is on the disk.
     pub unpacked: Expected,
+    /// Files will be written to its root: it has to have one.
+    pub with_root: bool,
 }
 
 /// How far it is: bytes of how many, when that is known.
@@ -109,6 +112,8 @@ pub enum Error {
     },
     /// It has no partition table that is good for this disk.
     Table(gpt::Error),
+    /// Files for its OS were not written, or could not be.
+    Files(files::Error),
     /// Another disk has one of its identifiers: which, and which disk.
     Shared(String),
     /// The first of its kind that failed on the disk: what, and at which byte.
@@ -175,6 +180,7 @@ pub fn write(
         let digest = start(scope, "image-digest", move || digest(full, &to_digested))?;
         let mut writer = Writer {
             disk,
+            with_root: image.with_root,
             head: None,
             at: 0,
             zeroed: 0,
@@ -321,6 +327,7 @@ fn digest(mut full: Receiver<Full>, digested: &Sender<Full>) -> [u8; 32] {
 /// The end of the pipe.
 struct Writer<'a> {
     disk: &'a Block,
+    with_root: bool,
     head: Option<Region>,
     /// How much of the image came.
     at: u64,
@@ -374,7 +381,10 @@ impl Writer<'_> {
     /// The image begins. From here on what was on the disk boots no more: neither by its first MiB nor by the copy
     /// of its partition table that firmware finds at the end.
     fn begin(&mut self, head: &[u8]) -> Result<(), Error> {
-        Table::read(head, self.disk.sector()).map_err(Error::Table)?;
+        let table = Table::read(head, self.disk.sector()).map_err(Error::Table)?;
+        if self.with_root {
+            files::candidates(&table).map_err(Error::Files)?;
+        }
         let mut kept = Region::new(HEAD).map_err(Error::Resources)?;
         for (to, from) in kept.bytes_mut().iter_mut().zip(head) {
             *to = *from;
@@ -516,6 +526,7 @@ impl Error {
             Self::Table(gpt::Error::Sector { .. }) => "SectorSize",
             Self::Table(gpt::Error::Damaged(_)) => "ImageDamaged",
             Self::TooLarge { .. } | Self::Table(gpt::Error::TooSmall) => "DiskTooSmall",
+            Self::Files(error) => error.word(),
             Self::Shared(_) => "SharedIdentifier",
             Self::Disk(..) => "DiskFailed",
             Self::Size { .. } => "ImageSize",
@@ -548,6 +559,7 @@ impl fmt::Display for Error {
                 ),
             },
             Self::Table(_) => f.write_str("the image is not for this disk"),
+            Self::Files(error) => error.fmt(f),
             Self::Shared(what) => write!(
                 f,
                 "{what}: this machine could start with the wrong one; wipe the other disk first, or take it out"
@@ -581,6 +593,7 @@ impl StdError for Error {
             Self::Download(error) => Some(error),
             Self::Unpack(error) | Self::Disk(_, _, error) | Self::Resources(error) => Some(error),
             Self::Table(error) => Some(error),
+            Self::Files(error) => error.source(),
             _ => None,
         }
     }

@@ -232,6 +232,7 @@ fn pinned(urls: &[&Url], file: &[u8]) -> Image {
             size: None,
         },
         unpacked: Expected::default(),
+        with_root: false,
     }
 }
 
@@ -335,6 +336,7 @@ fn whatever_is_wrong_with_an_image_the_disk_does_not_boot_it() {
     };
     let unpacked = |expected| Image {
         unpacked: expected,
+        with_root: false,
         ..pinned(&[&server(packed, POLITE)], packed)
     };
     let endless = Manners {

@@ -1,6 +1,8 @@
 //! The route of deploys: an order for an image onto one disk of a machine.
 
-use bcd::proto::{DeployImageParams, Facts, Message};
+use bcd::crypto::base64;
+use bcd::deploy::files::Wanted;
+use bcd::proto::{DeployImageParams, Facts, Message, OsFiles};
 use bcd::wire::http1::server::Answer;
 use bcd::wire::url::Url;
 
@@ -27,6 +29,7 @@ impl Api {
                 "skipReadBack",
                 "growLastPartition",
                 "newGuids",
+                "files",
             ],
         )?;
         let ready = self.ready(mac, "deploy.image").await?;
@@ -66,8 +69,30 @@ fn params(facts: &Facts, asked: &Json) -> Result<DeployImageParams, String> {
         skip_read_back: asked.flag("skipReadBack"),
         grow_last_partition: asked.flag("growLastPartition"),
         new_guids: asked.flag("newGuids"),
+        files: asked.get("files").map(files).transpose()?,
         ..DeployImageParams::default()
     })
+}
+
+/// The files for the OS.
+fn files(asked: &Json) -> Result<OsFiles, String> {
+    let names = ["join", "joinToken", "userDataBase64", "hostname"];
+    match asked {
+        Json::Object(members)
+            if members
+                .iter()
+                .all(|(name, _)| names.contains(&name.as_str())) => {}
+        _ => return Err(format!("files is an object of {}", names.join(", "))),
+    }
+    let files = OsFiles {
+        join: asked.flag("join"),
+        join_token: asked.text("joinToken").to_owned(),
+        user_data: base64::decode(asked.text("userDataBase64"))
+            .map_err(|_| "userDataBase64 is not base64".to_owned())?,
+        hostname: asked.text("hostname").to_owned(),
+    };
+    // As the node will.
+    Wanted::read(files.clone()).map(|_| files)
 }
 
 fn size(asked: &Json, name: &str) -> Result<u64, String> {
@@ -122,6 +147,10 @@ mod tests {
         let taken = asked(&sha256).unwrap();
         assert_eq!((taken.sha256.len(), taken.sha256[31]), (32, 0xab));
         assert_eq!(taken.disk.unwrap().serial, "A");
+        let with =
+            format!(r#"{sha256},"files":{{"join":true,"userDataBase64":"aGk=","hostname":"n"}}"#);
+        let files = asked(&with).unwrap().files.unwrap();
+        assert_eq!((files.join, files.user_data), (true, b"hi".to_vec()));
         for (more, says) in [
             (String::new(), "give its SHA-256"),
             (r#","sha256":"ab""#.to_owned(), "64 hexadecimal digits"),
@@ -130,6 +159,23 @@ mod tests {
             (
                 format!(r#"{sha256},"unpackedSizeBytes":1073741825"#),
                 "larger disk",
+            ),
+            (format!(r#"{sha256},"files":[]"#), "files is an object"),
+            (
+                format!(r#"{sha256},"files":{{"x":1}}"#),
+                "files is an object",
+            ),
+            (
+                format!(r#"{sha256},"files":{{"userDataBase64":"?"}}"#),
+                "base64",
+            ),
+            (
+                format!(r#"{sha256},"files":{{"joinToken":"bcjt_"}}"#),
+                "no join token",
+            ),
+            (
+                format!(r#"{sha256},"files":{{"hostname":"a b"}}"#),
+                "DNS name",
             ),
         ] {
             let refused = asked(&more).unwrap_err();

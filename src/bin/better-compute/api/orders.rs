@@ -121,7 +121,7 @@ impl Api {
         let params = params(order_id.clone());
         if params.len() > PARAMS_MAX {
             return Err(Refused::invalid(
-                "the order is over 16 KiB: make several, for fewer disks each",
+                "the order is over 16 KiB: order fewer disks, or less user data",
             ));
         }
         let command = NewCommand {

@@ -1,14 +1,17 @@
 //! `better-compute machines`: what joined by discovery, and what it takes to boot one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bcd::attest::bootstrap::{self, Given};
+use bcd::attest::join_token::{self, JoinToken};
 use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, chain, complain, facts_text, one_line, print};
 use bcd::config::cmdline::CommandLine;
 use bcd::config::mac::Mac;
 use bcd::config::{gateway_url_of, values};
+use bcd::crypto::base64;
+use bcd::deploy::files::USER_DATA;
 use bcd::facts::view::{FactsView, size};
 use bcd::proto::DiscoveryAssertion;
 use bcd::wire::url::Url;
@@ -57,6 +60,17 @@ pub(super) const COMMAND: Command = Command::group(
                     "Give the disk and the partitions of a GPT GUIDs of their own",
                 ),
                 Flag::switch("no-read-back", "Do not read back what was written"),
+                Flag::switch(
+                    "join",
+                    "Give the OS bcd's config.toml and join-encryption.jwk, as the ramdisk has them",
+                ),
+                Flag::value(
+                    "join-token-file",
+                    "FILE",
+                    "Give the OS the join token in this file, as /etc/bcd/join-token",
+                ),
+                Flag::value("user-data", "FILE", "Give the OS this user data for cloud-init (12 KiB)"),
+                Flag::value("hostname", "NAME", "Give the OS this name, by cloud-init"),
                 Flag::value(
                     "deadline",
                     "SPAN",
@@ -74,7 +88,9 @@ pub(super) const COMMAND: Command = Command::group(
              disk, raw, qcow2 (as qemu-img convert writes it), or either packed by gzip, xz (level 8 at most) or zstd\n\
              (level 20 at most). The machine's image cache is asked first for what has a --sha256. The disk boots nothing\n\
              until all of it was written, has the digests given, and was read back. An identifier that another\n\
-             disk of the machine has too is refused. A signed receipt says how it went: better-compute receipts.",
+             disk of the machine has too is refused. Files for the OS need a root of ext4, which is found by its\n\
+             partition's type or its os-release; each is root's alone (0600). A signed receipt says how it went:\n\
+             better-compute receipts.",
         )
         .positionals(&["MAC"]),
         Command::new(
@@ -288,7 +304,8 @@ fn deploy(args: &Args) -> Result<ExitCode, Failure> {
         .with_some("unpackedSizeBytes", bytes("unpacked-size")?)
         .with("skipReadBack", args.has("no-read-back"))
         .with("growLastPartition", args.has("grow"))
-        .with("newGuids", args.has("new-guids"));
+        .with("newGuids", args.has("new-guids"))
+        .with_some("files", os_files(args)?);
     let client = Client::new(args)?;
     if !args.has("yes") {
         let machine = client.json("GET", &format!("machines/{mac}"), None)?;
@@ -297,6 +314,30 @@ fn deploy(args: &Args) -> Result<ExitCode, Failure> {
             .hint("--yes writes the image over this disk, for good"));
     }
     order(args, &client, &format!("machines/{mac}/deploy"), asked)
+}
+
+/// The files that the OS is to be given, if there are some.
+fn os_files(args: &Args) -> Result<Option<Json>, Failure> {
+    let (mut token, mut user_data) = (None, None);
+    if let Some(path) = args.value("join-token-file") {
+        let text = files::read(Path::new(path), join_token::MAX_LENGTH)?;
+        let parsed = JoinToken::parse(&String::from_utf8_lossy(&text));
+        token = Some(parsed.map_err(Failure::refused)?.as_str().to_owned());
+    }
+    if let Some(path) = args.value("user-data") {
+        user_data = Some(base64::encode(&files::read(Path::new(path), USER_DATA)?));
+    }
+    let hostname = args.value("hostname");
+    let join = args.has("join");
+    if !join && token.is_none() && user_data.is_none() && hostname.is_none() {
+        return Ok(None);
+    }
+    let asked = Object::new()
+        .with("join", join)
+        .with_some("joinToken", token)
+        .with_some("userDataBase64", user_data)
+        .with_some("hostname", hostname);
+    Ok(Some(asked.into()))
 }
 
 /// Makes a one-time order of what is asked, and waits for its end if that is wished.

@@ -5,7 +5,7 @@ use bcd::proto::{
     DaemonSection, DeployImageParams, DeployImageResult, DiagDcgmParams, DiagDisksParams,
     DiagMemoryParams, DiagNetworkParams, DiagResult, DisksWipeParams, DisksWipeResult, Facts,
     FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource, LogsCollectResult,
-    Message, RebootParams, RebootResult,
+    Message, OsFiles, RebootParams, RebootResult,
 };
 
 use super::diag;
@@ -219,10 +219,22 @@ fn show_deploy_params(params: DeployImageParams) -> Json {
         .with_some(
             "unpacked_size_bytes",
             given_number(params.unpacked_size_bytes),
-        );
+        )
+        .with_some("files", params.files.map(show_files));
     let flags = flags.into_iter().flatten();
     flags
         .fold(shown, |shown, (name, set)| shown.with(name, set))
+        .into()
+}
+
+/// Without the secrets in them.
+fn show_files(files: OsFiles) -> Json {
+    let given = |secret: bool| secret.then_some("(a secret)");
+    Object::new()
+        .with("join", files.join)
+        .with_some("join_token", given(!files.join_token.is_empty()))
+        .with_some("user_data", given(!files.user_data.is_empty()))
+        .with_text("hostname", &files.hostname)
         .into()
 }
 

@@ -155,6 +155,18 @@ fn show_deploy(receipt: DeployReceipt) -> Json {
                 .into()
         })
         .collect();
+    let files: Vec<Json> = receipt
+        .files
+        .into_iter()
+        .map(|file| {
+            Object::new()
+                .with("path", file.path)
+                .with("mode", format!("{:04o}", file.mode))
+                .with("sizeBytes", file.size_bytes)
+                .with_text("sha256", &hex(&file.sha256))
+                .into()
+        })
+        .collect();
     let formats: Vec<Json> = receipt.formats.into_iter().map(Json::from).collect();
     let some = |number: u64| (number != 0).then_some(number);
     let at = |ms: i64| (ms != 0).then_some(ms);
@@ -188,6 +200,8 @@ fn show_deploy(receipt: DeployReceipt) -> Json {
         .with_some("grownPartition", some(receipt.grown_partition.into()))
         .with_some("grownBytes", some(receipt.grown_bytes))
         .with("newGuids", receipt.new_guids)
+        .with_some("rootPartition", some(receipt.root_partition.into()))
+        .with("files", files)
         .into()
 }
 

@@ -1,0 +1,435 @@
+//! The files that the OS on an image is given: how it reaches its control plane, what lets it join, and cloud-init's
+//! user data.
+//!
+//! They go into the root file system, which is found by its partition's type (the Discoverable Partitions
+//! Specification) or, where none has it, by its `os-release`. Nothing of a secret is in any message or receipt.
+use std::error::Error as StdError;
+use std::fmt;
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::gpt::{Partition, Table};
+use super::image::HEAD;
+use super::volumes::{self, New, Volume};
+use crate::attest::join_token::JoinToken;
+use crate::proto::OsFiles;
+use crate::sys::stop::Stop;
+
+/// All of an order has 16 KiB.
+pub const USER_DATA: usize = 12 * 1024;
+const HOSTNAME: usize = 253;
+
+const BCD: &str = "/etc/bcd";
+const NOCLOUD: &str = "/var/lib/cloud/seed/nocloud";
+const DIRECTORY_MODE: u32 = 0o700;
+pub const MODE: u32 = 0o600;
+
+/// The root of this machine's kind.
+const ROOT: &str = match cfg!(target_arch = "aarch64") {
+    true => "b921b045-1df0-41c3-af44-4c6f280d3fae",
+    false => "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
+};
+/// What no root is in.
+const OTHERS: [(&str, &str); 9] = [
+    (
+        "c12a7328-f81f-11d2-ba4b-00a0c93ec93b",
+        "an EFI system partition",
+    ),
+    (
+        "21686148-6449-6e6f-744e-656564454649",
+        "a BIOS boot partition",
+    ),
+    (
+        "bc13c2ff-59e6-4262-a352-b275fd6f7172",
+        "a boot loader's partition",
+    ),
+    ("0657fd6d-a4ab-43c4-84e5-0933c84b4f4f", "swap"),
+    ("933ac7e1-2eb4-4f13-b844-0e14e2aef915", "for homes"),
+    ("e6d6d379-f507-44c2-a23c-238f2a3df928", "LVM"),
+    ("ca7d7ccb-63ed-4c53-861c-1742536059cc", "LUKS"),
+    ("a19d880f-05fc-4d3b-a006-743f0f84911e", "RAID"),
+    ("e3c9e316-0b5c-4db8-817d-f92df00215ae", "reserved"),
+];
+
+/// Bytes that are in no message.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+/// What is to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    join: bool,
+    join_token: Option<Secret>,
+    user_data: Option<Secret>,
+    hostname: String,
+}
+
+/// What this machine's boot parameters say of its site, and an OS on it needs as well.
+#[derive(Debug)]
+pub struct Site {
+    /// `config.toml` and `join-encryption.jwk`.
+    pub config: String,
+    pub jwk: String,
+}
+
+/// A file for the OS.
+pub struct OsFile {
+    pub directory: &'static str,
+    pub name: &'static str,
+    pub bytes: Zeroizing<Vec<u8>>,
+    pub secret: bool,
+}
+
+#[derive(Debug)]
+pub enum Error {
+    /// There is no root to write to: why not.
+    NoRoot(String),
+    /// It was not written.
+    Volume(volumes::Error),
+}
+
+impl Wanted {
+    /// # Errors
+    /// What is wrong with them.
+    pub fn read(files: OsFiles) -> Result<Self, String> {
+        let secret = |bytes: Vec<u8>| (!bytes.is_empty()).then(|| Secret(Zeroizing::new(bytes)));
+        if files.user_data.len() > USER_DATA {
+            return Err(format!("user_data is longer than {USER_DATA} bytes"));
+        }
+        if !files.join_token.is_empty() && JoinToken::parse(&files.join_token).is_err() {
+            return Err("join_token is no join token".to_owned());
+        }
+        let label = |label: &str| {
+            let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            (1..=63).contains(&label.len()) && label.bytes().all(inner) && !label.starts_with('-')
+        };
+        let named = files.hostname.len() <= HOSTNAME && files.hostname.split('.').all(label);
+        if !files.hostname.is_empty() && !named {
+            return Err("hostname is no DNS name".to_owned());
+        }
+        Ok(Self {
+            join: files.join,
+            join_token: secret(files.join_token.into_bytes()),
+            user_data: secret(files.user_data),
+            hostname: files.hostname,
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The files, for what `order_id` installs.
+    pub fn files(&self, order_id: &str, site: Option<&Site>) -> Vec<OsFile> {
+        let mut files = Vec::new();
+        let mut file = |directory, name, bytes: &[u8], secret| {
+            files.push(OsFile {
+                directory,
+                name,
+                bytes: Zeroizing::new(bytes.to_vec()),
+                secret,
+            });
+        };
+        if let Some(site) = site.filter(|_| self.join) {
+            file(BCD, "config.toml", site.config.as_bytes(), false);
+            file(BCD, "join-encryption.jwk", site.jwk.as_bytes(), false);
+        }
+        if let Some(token) = &self.join_token {
+            file(BCD, "join-token", &token.0, true);
+        }
+        if self.user_data.is_some() || !self.hostname.is_empty() {
+            let mut meta = ["instance-id: ", order_id, "\n"].concat();
+            if !self.hostname.is_empty() {
+                meta.push_str(&["local-hostname: ", &self.hostname, "\n"].concat());
+            }
+            file(NOCLOUD, "meta-data", meta.as_bytes(), false);
+            match &self.user_data {
+                Some(data) => file(NOCLOUD, "user-data", &data.0, true),
+                // Without the file there is no such data source.
+                None => file(NOCLOUD, "user-data", b"#cloud-config\n", false),
+            }
+        }
+        files
+    }
+}
+
+impl OsFile {
+    pub fn path(&self) -> String {
+        [self.directory, "/", self.name].concat()
+    }
+
+    fn new(&self) -> New<'_> {
+        New {
+            bytes: &self.bytes,
+            mode: MODE,
+            uid: 0,
+            gid: 0,
+        }
+    }
+}
+
+/// The partitions of `table` that the root may be in; and whether it is in one of them for sure.
+///
+/// # Errors
+/// There is none.
+pub fn candidates(table: &Table) -> Result<(Vec<Partition>, bool), Error> {
+    let mut roots = Vec::new();
+    let mut others = Vec::new();
+    let mut why = Vec::new();
+    for partition in table.partitions() {
+        let kind = partition.kind.to_string();
+        let other = OTHERS.iter().find(|(guid, _)| *guid == kind);
+        match other {
+            Some((_, name)) => why.push(format!("{} is {name}", partition.number)),
+            // What is there is written last, in one piece.
+            None if partition.start < HEAD as u64 => {
+                why.push(format!("{} begins in the first MiB", partition.number));
+            }
+            None if kind == ROOT => roots.push(partition),
+            None => others.push(partition),
+        }
+    }
+    match (roots.is_empty(), others.is_empty()) {
+        (false, _) => Ok((roots, true)),
+        (true, false) => Ok((others, false)),
+        (true, true) => Err(no_root(&why)),
+    }
+}
+
+/// The root among `candidates` on the disk `node`; `sure`: one of these is it by its type.
+///
+/// # Errors
+/// There is none that can be written to, or more than one.
+pub fn root(
+    node: &Path,
+    (candidates, sure): &(Vec<Partition>, bool),
+    stop: &Stop,
+) -> Result<(u32, Volume), Error> {
+    let mut found: Option<(u32, Volume)> = None;
+    let mut why = Vec::new();
+    for partition in candidates {
+        let number = partition.number;
+        let volume = Volume::open(node, partition.start, stop).map_err(Error::Volume)?;
+        if volume.kind() != "ext" {
+            why.push(format!("{number} is {}", volume.kind()));
+            continue;
+        }
+        if !(*sure && candidates.len() == 1) && !has_release(&volume)? {
+            why.push(format!("{number} has no os-release"));
+            continue;
+        }
+        if let Some((first, _)) = &found {
+            return Err(Error::NoRoot(format!(
+                "partitions {first} and {number} look like one each: give the one that is the type of a root"
+            )));
+        }
+        found = Some((number, volume));
+    }
+    found.ok_or_else(|| no_root(&why))
+}
+
+/// Writes `files` to `volume`; what it tells is `written`, in their order.
+///
+/// # Errors
+/// One was not written.
+pub fn write(volume: &Volume, files: &[OsFile], scratch: &Path) -> Result<Vec<String>, Error> {
+    volume.is_writable().map_err(Error::Volume)?;
+    let mut paths = Vec::new();
+    for file in files {
+        let written = volume
+            .make_directory(file.directory, DIRECTORY_MODE)
+            .and_then(|directory| {
+                let path = [&directory, "/", file.name].concat();
+                volume.write(&path, &file.new(), scratch)?;
+                Ok(path)
+            });
+        paths.push(written.map_err(Error::Volume)?);
+    }
+    Ok(paths)
+}
+
+/// Whether `files` are at `paths`, once the disk was flushed.
+///
+/// # Errors
+/// One is not.
+pub fn holds(volume: &Volume, files: &[OsFile], paths: &[String]) -> Result<(), Error> {
+    let mut all = files.iter().zip(paths);
+    all.try_for_each(|(file, path)| volume.holds(path, &file.new()))
+        .map_err(Error::Volume)
+}
+
+fn has_release(volume: &Volume) -> Result<bool, Error> {
+    for path in ["/etc/os-release", "/usr/lib/os-release"] {
+        if volume.stat(path).map_err(Error::Volume)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn no_root(why: &[String]) -> Error {
+    Error::NoRoot(match why {
+        [] => "the image has no partitions".to_owned(),
+        why => format!("of its partitions, {}", why.join(", ")),
+    })
+}
+
+impl Error {
+    /// For programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::NoRoot(_) => "RootUnsupported",
+            Self::Volume(_) => "FilesNotWritten",
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoot(why) => write!(
+                f,
+                "the image has no root that files are written to ({why}): take one with an ext4 root, or deploy it without files"
+            ),
+            Self::Volume(_) => f.write_str("the OS's files were not written"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::NoRoot(_) => None,
+            Self::Volume(error) => Some(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::deploy::gpt::Guid;
+
+    const TOKEN: &str =
+        "bcjt_jt_01kb7w3x9qn5v8m2r6t4y0sdfh.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn wanted() -> OsFiles {
+        OsFiles {
+            join: true,
+            join_token: TOKEN.to_owned(),
+            user_data: b"#cloud-config\npassword: hunter2\n".to_vec(),
+            hostname: "gpu-7.example".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_becomes_files_and_their_secrets_no_text() {
+        let site = Site {
+            config: "site = \"x\"\n".to_owned(),
+            jwk: "{}\n".to_owned(),
+        };
+        let wanted = Wanted::read(wanted()).unwrap();
+        let files = wanted.files("ord_1", Some(&site));
+        let shown: Vec<_> = files
+            .iter()
+            .map(|file| (file.path(), file.secret))
+            .collect();
+        let nocloud = |name: &str| [NOCLOUD, "/", name].concat();
+        assert_eq!(
+            shown,
+            [
+                ("/etc/bcd/config.toml".to_owned(), false),
+                ("/etc/bcd/join-encryption.jwk".to_owned(), false),
+                ("/etc/bcd/join-token".to_owned(), true),
+                (nocloud("meta-data"), false),
+                (nocloud("user-data"), true),
+            ]
+        );
+        assert_eq!(
+            *files[3].bytes,
+            *b"instance-id: ord_1\nlocal-hostname: gpu-7.example\n"
+        );
+        let debug = format!("{wanted:?}");
+        assert!(
+            !debug.contains("hunter2") && !debug.contains("bcjt"),
+            "{debug}"
+        );
+        assert!(Wanted::read(OsFiles::default()).unwrap().is_empty());
+        // A name alone makes a data source too.
+        let named = OsFiles {
+            hostname: "a".to_owned(),
+            ..OsFiles::default()
+        };
+        let files = Wanted::read(named).unwrap().files("ord_1", None);
+        assert_eq!((files.len(), files[1].secret), (2, false));
+    }
+
+    #[test]
+    fn files_past_their_bounds_are_refused_and_not_repeated() {
+        let refused = |change: &dyn Fn(&mut OsFiles)| {
+            let mut files = wanted();
+            change(&mut files);
+            Wanted::read(files).unwrap_err()
+        };
+        assert!(refused(&|f| f.user_data = vec![b'x'; USER_DATA + 1]).contains("user_data"));
+        let cut = refused(&|f| f.join_token.truncate(60));
+        assert!(cut.contains("join_token") && !cut.contains("bcjt"), "{cut}");
+        for name in [
+            "-a",
+            "a..b",
+            "a b",
+            "a\nb",
+            "a.",
+            &"a".repeat(64),
+            &"a.".repeat(130),
+        ] {
+            assert!(refused(&|f| f.hostname = name.to_owned()).contains("hostname"));
+        }
+    }
+
+    #[test]
+    fn the_root_is_a_partition_of_its_type_or_of_none_that_is_another_s() {
+        let partition = |number: u32, kind: &str, start: u64| {
+            let hex: String = kind.split('-').collect();
+            let byte = |n: usize| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).unwrap();
+            let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
+            Partition {
+                number,
+                start: start << 20,
+                length: 1 << 20,
+                kind: Guid(order.map(byte)),
+                guid: Guid::default(),
+            }
+        };
+        let linux = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+        let of = |partitions: &[Partition]| candidates(&Table::Mbr(partitions.to_vec()));
+        let numbers = |found: (Vec<Partition>, bool)| {
+            (
+                found.0.iter().map(|p| p.number).collect::<Vec<_>>(),
+                found.1,
+            )
+        };
+        let esp = partition(1, OTHERS[0].0, 1);
+        let found = of(&[esp, partition(2, linux, 2), partition(3, ROOT, 3)]).unwrap();
+        assert_eq!(numbers(found), (vec![3], true));
+        let found = of(&[esp, partition(2, linux, 2), partition(3, linux, 3)]).unwrap();
+        assert_eq!(numbers(found), (vec![2, 3], false));
+        for (partitions, says) in [
+            (vec![esp, partition(2, OTHERS[5].0, 2)], "2 is LVM"),
+            (vec![partition(1, ROOT, 0)], "first MiB"),
+            (vec![], "no partitions"),
+        ] {
+            let error = of(&partitions).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.word(), "RootUnsupported");
+        }
+    }
+}
