@@ -343,6 +343,7 @@ impl Engine {
             facts: parts.facts.clone(),
             node_id: (*parts.node_id).into(),
             image_cache: parts.image_cache.clone(),
+            site: parts.site.clone(),
             orders: self.orders.clone(),
             order,
             signer: parts.signer.clone(),

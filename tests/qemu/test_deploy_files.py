@@ -1,0 +1,91 @@
+"""The files that the OS on an image is given."""
+
+import json
+
+import pytest
+
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.images import MIB, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
+from qemu.machine import user_network
+
+pytestmark = pytest.mark.timeout(900)
+
+
+USER_DATA = "#cloud-config\npassword: hunter2\n"
+ROOT_AT = 9 * MIB
+
+
+@pytest.fixture
+def with_debugfs(kernel, ramdisk, bcd, init, modules, tmp_path):
+    """The kernel and an image that can look into file systems."""
+    image = tmp_path / "initrd.img"
+    run(ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox,debugfs",
+        "--links", "/bin/sh=busybox", "--output", image)
+    return kernel / "vmlinuz", image
+
+
+def look(disk, request):
+    return run("debugfs", "-R", request, f"{disk}?offset={ROOT_AT}")
+
+
+def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_path, images, with_debugfs):  # noqa: F811
+    image = make(images.directory, "first")
+    odd = {"xfs": ROOT_AT, "lvm": None}
+    for name, at in odd.items():
+        copy = images.directory / f"{name}.raw"
+        copy.write_bytes(image.read_bytes())
+        if at is None:
+            run("sgdisk", "-t2:8e00", copy)
+        else:
+            with open(copy, "r+b") as raw:
+                raw.seek(at)
+                raw.write(b"XFSB" + b"\1" * 4092)
+    target = disk(tmp_path, "virt", 64 * MIB)
+    guest = machine(
+        parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), "-device", "virtio-blk-pci,serial=VIRT0001,drive=virt",
+        "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=with_debugfs, memory=512)
+    guest.wait_for(JOINED, 300)
+    name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
+    (tmp_path / "user-data").write_text(USER_DATA)
+    token = dev.token()
+    (tmp_path / "token").write_text(token + "\n")
+    files = ["--join", "--join-token-file", tmp_path / "token", "--user-data", tmp_path / "user-data", "--hostname", "gpu-7"]
+
+    # What no file can be written to is found out before the first byte, where the table shows it.
+    for kind, left in [("lvm", b"\xee"), ("xfs", b"\0")]:
+        raw = images.directory / f"{kind}.raw"
+        command = deploy(dev, name, f"{images.url}/{raw.name}", "--sha256", sha256(raw), *files, check=False)
+        assert command["reason"] == "RootUnsupported" and kind.upper() in command["message"], command
+        assert target.read_bytes()[:MIB] == left * MIB, kind
+    # Without files nobody looks.
+    raw = images.directory / "xfs.raw"
+    assert deploy(dev, name, f"{images.url}/{raw.name}", "--sha256", sha256(raw))["state"] == "succeeded"
+
+    command = deploy(dev, name, f"{images.url}/{image.name}", "--sha256", sha256(image), *files)
+    assert command["state"] == "succeeded", command
+    run("e2fsck", "-fn", f"{target}?offset={ROOT_AT}")
+    config = look(target, "cat /etc/bcd/config.toml")
+    jwk = look(target, "cat /etc/bcd/join-encryption.jwk")
+    assert jwk.strip() == (dev.dir / "node/join-encryption.jwk").read_text().strip()
+    ours = {line.split(" = ")[0]: line for line in (dev.dir / "node/config.toml").read_text().splitlines()}
+    for pin in ("serving_ca_spki_pin", "join_signing_key_pin", "join_encryption_key_pin"):
+        assert ours[pin] in config, config
+    assert 'gateway_url = "https://10.0.2.2:' in config and "site = " in config, config
+    assert look(target, "cat /etc/bcd/join-token") == token
+    seed = "/var/lib/cloud/seed/nocloud"
+    assert look(target, f"cat {seed}/user-data") == USER_DATA
+    assert "local-hostname: gpu-7" in look(target, f"cat {seed}/meta-data")
+    said = receipt(dev, command)["says"]
+    paths = [file["path"] for file in said["files"]]
+    assert said["rootPartition"] == 2 and len(paths) == 5, said
+    for path in paths:
+        assert "Mode:  0600" in look(target, f"stat {path}") and "User:     0   Group:     0" in look(target, f"stat {path}")
+    assert "Mode:  0700" in look(target, "stat /etc/bcd")
+
+    # Of a secret there is neither text nor digest.
+    secrets = [file["path"].rsplit("/", 1)[1] for file in said["files"] if "sha256" not in file]
+    assert secrets == ["join-token", "user-data"], said["files"]
+    shown = json.dumps([dev.json("commands", "show", command["id"]), dev.json("commands", "list"), said])
+    shown += dev.run("events", "--json").stdout + guest.output()
+    for secret in ("hunter2", token.split(".")[1], "aHVudGVyMg", sha256(tmp_path / "user-data")):
+        assert secret not in shown, secret
