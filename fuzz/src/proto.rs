@@ -70,6 +70,7 @@ messages! {
     Order
     OrderAnswer
     OrderClaim
+    OsFiles
     OutputChunk
     OutputRequest
     RebootParams
@@ -92,6 +93,7 @@ messages! {
     WipeReceipt
     WipeSample
     WipedDisk
+    WrittenFile
 }
 
 pub fn run(data: &[u8]) {
