@@ -106,4 +106,4 @@ def deploy(dev, name, url, *more, check=True):
 
 
 def receipt(dev, command):
-    return dev.json("receipts", "show", command["result"]["order"] if command["result"] else command["params"]["order"])
+    return dev.json("receipts", "show", command["params"]["order"])
