@@ -150,7 +150,7 @@ brief! {
     advertised api base64 bmc boot_parameters certificate cmdline command config contract cpio
     csr dhcp dhcpv6 diag_disks diag_texts dns doctor_texts elf envelope gateway_session gpt grpc_client grpc_frames
     grpc_server grpc_status helper_request http_answer http_request identity ids images inhibitors intake join_answer
-    join_token joinservice journal json jwk lldp machine_texts modules netlink node_spec
+    join_token joinservice journal json jwk lldp loader machine_texts modules netlink node_spec
     operator_texts outbox pem pki_bundle private_key proto proxies release_manifest signed_order sntp spki status_request
     store_rows toml trust_bundle url volumes vpd websocket wellknown wipe
 }

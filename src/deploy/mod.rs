@@ -19,6 +19,7 @@ pub mod files;
 pub mod gpt;
 pub mod ids;
 pub mod image;
+pub mod loader;
 pub mod receipt;
 pub mod volumes;
 pub mod wipe;
