@@ -9,6 +9,7 @@ use super::flags::{Args, Command};
 use super::{CONFIG_FLAG, Failure, block_on, chain, load_config, take_proxy};
 use crate::attest::member::Member;
 use crate::attest::renewal;
+use crate::command::parting::Parting;
 use crate::command::{Clocks, Engine, Parts};
 use crate::config::{self, Config};
 use crate::converge::{Configured, Converge};
@@ -24,6 +25,9 @@ use crate::session::{self, Frames};
 use crate::status::{Board, Source, server, textfile};
 use crate::sys::fs::Dir;
 use crate::sys::log::{self, Level, Value};
+#[cfg(not(feature = "fakehw"))]
+use crate::sys::power;
+use crate::sys::power::Ending;
 use crate::sys::{clock, local, process, user};
 use crate::wire::proxy::Proxy;
 use crate::wire::url::Url;
@@ -146,6 +150,7 @@ pub(super) fn agent(
         let reporter = Reporter::new(journal.clone(), &recovered.entries);
         let (signer, to_sign) = receipt::signer();
         let trusting = member.clone();
+        let parting = Parting::default();
         let parts = Parts {
             facts: reporter.clone(),
             journal: journal.clone(),
@@ -159,6 +164,7 @@ pub(super) fn agent(
             signers: Box::new(move || trusting.signers()),
             site,
             signer,
+            parting: parting.clone(),
             helper,
             machine: None,
         };
@@ -193,8 +199,34 @@ pub(super) fn agent(
         ));
         session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
-        Ok(ExitCode::SUCCESS)
+        match parting.ending() {
+            None => Ok(ExitCode::SUCCESS),
+            Some(ending) => Err(go(ending)),
+        }
     })?
+}
+
+/// A development build leaves the machine as it is.
+#[cfg(feature = "fakehw")]
+fn go(ending: Ending) -> Failure {
+    let would = match ending {
+        Ending::Kexec => "start another kernel",
+        Ending::Restart => "restart",
+        Ending::PowerOff => "go off",
+    };
+    Failure::failed(format!("a machine that is none would {would} now"))
+}
+
+/// Ends this boot, as it was ordered. It returns only if the machine stays up.
+#[cfg(not(feature = "fakehw"))]
+fn go(ending: Ending) -> Failure {
+    let mut error = power::end(ending);
+    if ending == Ending::Kexec {
+        let fields = [("error", Value::Chain(&error))];
+        log::event(Level::Error, "machine.kexec_failed", &fields);
+        error = power::end(Ending::Restart);
+    }
+    Failure::failed(format!("the machine does not go down: {error}"))
 }
 
 /// Answers on the status socket. Without one the session goes on.

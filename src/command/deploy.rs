@@ -97,7 +97,7 @@ impl Deploy {
             return Err(explained(UNSUPPORTED, &missing));
         }
         let (found, block) = self.disk()?;
-        ordered::claim(context, &self.order_id)?;
+        let _writing = ordered::claim(context, &self.order_id)?;
         let started_ms = context.trusted_ms();
         let mut receipt = DeployReceipt {
             target: Some(self.target.clone()),

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::id::Id;
-use super::kinds::{Job, Kind};
+use super::kinds::{BOOT, Job, Kind};
 use super::ledger::{Applied, Delivered, Ledger, Now, Plan, Seen, Terms, Todo};
 use super::machine::{Event, Outcome};
 use super::ordered;
 use super::orders::Orders;
 use super::outputs::Outputs;
+use super::parting::Parting;
 use super::record::WATERMARK;
 use super::work::{Context, Progress};
 use super::{Commands, Machine, dropped};
@@ -77,6 +78,8 @@ pub struct Parts {
     pub site: Option<Arc<Site>>,
     /// For receipts.
     pub signer: Signer,
+    /// For who ends this boot.
+    pub parting: Parting,
     /// Who does what needs root; `None`: this process.
     pub helper: Option<Client>,
     /// Who does the work; `None`: this machine.
@@ -239,6 +242,10 @@ impl Engine {
             self.forget_outputs(vec![id]);
         }
         self.happened(id, Event::Ended(outcome)).await;
+        if kind.name == BOOT && self.parts.parting.ending().is_some() {
+            let (parting, journal) = (self.parts.parting.clone(), self.parts.journal.clone());
+            rt::spawn(async move { parting.leave(journal).await });
+        }
     }
 
     async fn happened(&mut self, id: Id, event: Event) {
@@ -346,6 +353,7 @@ impl Engine {
             site: parts.site.clone(),
             orders: self.orders.clone(),
             order,
+            parting: parts.parting.clone(),
             signer: parts.signer.clone(),
             begun: (trusted_ms, clock::monotonic()),
             helper: parts.helper.clone(),

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::machine::{Failure, Outcome};
 use super::work::Context;
-use super::{deploy, diag, logs, reboot, wipe};
+use super::{boot, deploy, diag, logs, reboot, wipe};
 use crate::facts::report::Cause;
 use crate::proto::{DecodeError, Message, Role};
 
@@ -45,9 +45,13 @@ pub enum Job {
     Dcgm(diag::Dcgm),
     Deploy(Box<deploy::Deploy>),
     Wipe(wipe::Wipe),
+    Boot(Box<boot::Boot>),
 }
 
-pub static KINDS: [Kind; 9] = [
+/// It ends a ramdisk's boot.
+pub(super) const BOOT: &str = "machine.boot";
+
+pub static KINDS: [Kind; 10] = [
     Kind {
         name: "node.reboot",
         at_once: 1,
@@ -134,6 +138,16 @@ pub static KINDS: [Kind; 9] = [
         ordered: true,
         restarted: None,
     },
+    Kind {
+        name: BOOT,
+        at_once: 1,
+        when_busy: WhenBusy::Refuse,
+        // Reading the disk, and waiting until all is delivered.
+        limit: Duration::from_secs(1800),
+        read: |params| boot::Boot::read(params).map(|boot| Job::Boot(Box::new(boot))),
+        ordered: false,
+        restarted: None,
+    },
 ];
 
 /// The reason of a command that this bcd does not know, or whose program this machine does not have.
@@ -145,11 +159,16 @@ impl Kind {
         KINDS.iter().find(|kind| kind.name == name)
     }
 
+    /// Whether it is for machines in their ramdisk alone.
+    pub fn in_ramdisk(&self) -> bool {
+        self.ordered || self.name == BOOT
+    }
+
     /// Whether this machine has what commands of this kind need.
     pub fn is_possible(&self, role: Role) -> bool {
         match self.name {
             "diag.dcgm" => diag::dcgm::is_there(),
-            _ if self.ordered => role == Role::RAMDISK,
+            _ if self.in_ramdisk() => role == Role::RAMDISK,
             _ => true,
         }
     }
@@ -180,6 +199,7 @@ impl Job {
                 dcgm.run(context, report)
             }),
             Self::Wipe(wipe) => wipe.run(context),
+            Self::Boot(boot) => boot.run(context),
         };
         match done {
             Ok(outcome) => outcome,

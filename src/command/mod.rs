@@ -10,7 +10,8 @@
 //!
 //! How the parts fit: `machine` is one command's life, `ledger` all commands', both pure; `record` is what
 //! the journal keeps; `engine` does what they say, and gives each command's work a thread. `kinds` is
-//! the table of what this bcd can do; `reboot`, `logs`, `diag` and the facts do it; `outputs` keeps what is fetched later.
+//! the table of what this bcd can do; `reboot`, `logs`, `diag` and the facts do it; `outputs` keeps what is fetched later,
+//! and `parting` ends a boot.
 //!
 //! It refuses to do two things for one id, and to wake anybody while there is nothing to do.
 #![deny(
@@ -42,6 +43,7 @@ pub use kinds::Job;
 pub use ledger::{Going, Seen};
 pub use machine::{Failure, Outcome};
 
+mod boot;
 mod deploy;
 pub mod diag;
 mod engine;
@@ -53,6 +55,7 @@ mod machine;
 pub mod ordered;
 mod orders;
 mod outputs;
+pub mod parting;
 mod reboot;
 pub mod record;
 pub mod signed;

@@ -2,6 +2,7 @@
 //! byte, and the receipt at the end.
 use super::kinds::{Kind, UNSUPPORTED, explained};
 use super::machine::{Failure, Outcome};
+use super::parting::Writing;
 use super::signed;
 use super::work::Context;
 use crate::crypto::digest;
@@ -24,14 +25,14 @@ pub fn permit(
     signers: &[Pin],
     now_ms: u64,
 ) -> Result<Option<String>, Outcome> {
-    if !kind.ordered {
-        return Ok(None);
-    }
-    if role != Role::RAMDISK {
+    if kind.in_ramdisk() && role != Role::RAMDISK {
         return Err(Outcome::Unsupported(Failure::new(
             UNSUPPORTED,
-            "disks are written to in a ramdisk alone: boot this machine into it",
+            "this is done in a ramdisk alone: boot this machine into it",
         )));
+    }
+    if !kind.ordered {
+        return Ok(None);
     }
     let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
     let order = signed::verify(command, signers, node_id, now_ms);
@@ -40,18 +41,21 @@ pub fn permit(
         .map_err(|refused| Outcome::Failed(refused.failure()))
 }
 
-/// Makes the order this command's own, so that it may write.
+/// Makes the order this command's own, so that it may write; the machine does not go down before what is given is dropped.
 ///
 /// # Errors
 /// It is not the one that was signed, or is not granted. Nothing may be written.
-pub fn claim(context: &Context, order_id: &str) -> Result<(), Failure> {
+pub fn claim(context: &Context, order_id: &str) -> Result<Writing, Failure> {
     if context.order.as_deref() != Some(order_id) {
         return Err(Failure::new(
             "OrderMismatch",
             "the params name another order than the one that is signed; nothing was written",
         ));
     }
-    context.orders.claim(order_id, context.id, &context.stop)
+    let leaving = || Failure::new("Busy", "the machine is about to go down");
+    let writing = context.parting.writing().ok_or_else(leaving)?;
+    context.orders.claim(order_id, context.id, &context.stop)?;
+    Ok(writing)
 }
 
 /// The head of a receipt for work that began at `started_ms` and ends now.

@@ -85,7 +85,7 @@ impl Wipe {
     /// # Errors
     /// The order is not this command's, or not every disk is wiped.
     pub fn run(self, context: &mut Context) -> Result<Outcome, Failure> {
-        ordered::claim(context, &self.order_id)?;
+        let _writing = ordered::claim(context, &self.order_id)?;
         let started_ms = context.trusted_ms();
         let wiped = self.wipe(context);
         let count = |outcome: WipeOutcome| {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::id::Id;
 use super::orders::Orders;
 use super::outputs::Outputs;
+use super::parting::Parting;
 use crate::deploy::files::Site;
 use crate::deploy::receipt::Signer;
 use crate::facts::report::Reporter;
@@ -44,6 +45,7 @@ pub struct Context {
     pub orders: Orders,
     /// The id of the order that this command has a signature for; `None`: it is of a kind that needs none.
     pub order: Option<String>,
+    pub parting: Parting,
     pub signer: Signer,
     /// When the work began: trusted time, Unix time in milliseconds, and the monotonic clock.
     pub begun: (u64, Duration),
@@ -59,6 +61,17 @@ impl Context {
             && Instant::now() < end
             && !self.stop.wait(ACK_LOOK)
         {}
+    }
+
+    /// Waits until the control plane has all that the journal holds by now, at most `wait` long; whether it has.
+    pub fn deliver(&self, wait: Duration) -> bool {
+        let (end, last) = (Instant::now() + wait, self.journal.status().position);
+        while self.journal.status().acked < last {
+            if Instant::now() >= end || self.stop.wait(ACK_LOOK) {
+                return false;
+            }
+        }
+        true
     }
 
     /// The node's trusted time now, Unix time in milliseconds: what receipts are dated by.

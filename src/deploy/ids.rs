@@ -127,6 +127,24 @@ pub fn in_head(head: &[u8]) -> Option<(&'static str, String)> {
     None
 }
 
+/// The label of a file system of `kind` that begins with these bytes; empty: none.
+pub fn label(head: &[u8], kind: &str) -> String {
+    let (at, length) = match kind {
+        "ext" => (1024 + 0x78, 16),
+        "XFS" => (108, 12),
+        "btrfs" => (65_536 + 0x12b, 256),
+        "FAT" if head.get(82..90) == Some(b"FAT32   ") => (71, 11),
+        "FAT" => (43, 11),
+        _ => return String::new(),
+    };
+    let bytes = head.get(at..at + length).unwrap_or_default();
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    match std::str::from_utf8(text).map(str::trim_end) {
+        Ok(text) if text != "NO NAME" && !text.chars().any(char::is_control) => text.to_owned(),
+        _ => String::new(),
+    }
+}
+
 /// As blkid shows it.
 fn plain(bytes: &[u8; 16]) -> String {
     let mut text = crate::crypto::digest::hex(bytes);

@@ -320,7 +320,11 @@ impl Volume {
         }
     }
 
-    fn stream(
+    /// Gives the bytes of the file at `path` to `sink`, piece by piece; gives its length, or `None`: there is none.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and what `sink` says.
+    pub fn stream(
         &self,
         path: &str,
         max: u64,

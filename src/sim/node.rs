@@ -20,6 +20,7 @@ use crate::attest::join::{self, Accepted, Asked, Expected};
 use crate::attest::join_token::JoinToken;
 use crate::attest::member::Member;
 use crate::attest::renewal;
+use crate::command::parting::Parting;
 use crate::command::{self, Clocks, Commands, Engine, Failure, Id, Job, Machine, Parts};
 use crate::converge::{Configured, Converge};
 use crate::crypto::digest::hex;
@@ -299,6 +300,7 @@ impl Node {
             signers: Box::new(move || trusting.signers()),
             site: None,
             signer: receipt::signer().0,
+            parting: Parting::default(),
             helper: None,
             machine: Some(self.machine.clone()),
         };

@@ -16,6 +16,7 @@ pub mod clock;
 pub mod environment;
 pub mod fs;
 pub mod host;
+pub mod kexec;
 pub mod local;
 pub mod log;
 pub mod memory;

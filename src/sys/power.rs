@@ -70,6 +70,40 @@ pub fn reboot(stop: &Stop) -> Result<(), RebootError> {
     }
 }
 
+/// How a machine without an init to ask ends this boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The kernel that was loaded is started.
+    Kexec,
+    Restart,
+    PowerOff,
+}
+
+/// Ends this boot: the disks are flushed, and nobody else is asked.
+///
+/// # Errors
+/// The machine stays up. It returns for no other reason.
+pub fn end(ending: Ending) -> io::Error {
+    rustix::fs::sync();
+    let command = match ending {
+        Ending::Kexec => RebootCommand::Kexec,
+        Ending::Restart => RebootCommand::Restart,
+        Ending::PowerOff => RebootCommand::PowerOff,
+    };
+    match rustix::system::reboot(command) {
+        // Nothing comes after it.
+        Ok(()) => loop {
+            std::thread::park();
+        },
+        Err(error) => error.into(),
+    }
+}
+
+/// Has this process end in order, as its supervisor would.
+pub fn stop_myself() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+}
+
 /// Who blocks a shutdown, and why. Nobody can where logind or D-Bus does not run.
 fn inhibited(stop: &Stop) -> Option<(String, String)> {
     let program = find("busctl")?;

@@ -54,6 +54,7 @@ fn start(data_dir: &Path) -> Daemon {
         signers: Box::new(|| Rc::new([])),
         site: None,
         signer: crate::deploy::receipt::signer().0,
+        parting: crate::command::parting::Parting::default(),
         helper: None,
         machine: None,
     };

@@ -190,6 +190,7 @@ mod files {
             limit: Duration::from_secs(20),
             orders: crate::command::Orders::new(sender.clone()),
             order: None,
+            parting: crate::command::parting::Parting::default(),
             progress: Progress::new(id, sender),
             node_id: "node_1".into(),
             image_cache: None,

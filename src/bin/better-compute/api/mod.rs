@@ -12,6 +12,7 @@
 )]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod boots;
 mod commands;
 mod deploys;
 pub mod downloads;

@@ -64,6 +64,9 @@ impl Api {
             ("POST", (Some("machines"), Some(mac), Some("wipe"), None)) => {
                 self.wipe_machine(mac, &request.body).await
             }
+            ("POST", (Some("machines"), Some(mac), Some("boot"), None)) => {
+                self.boot_machine(mac, &request.body).await
+            }
             ("GET" | "HEAD", (Some("receipts"), None, ..)) => {
                 self.list_receipts(&request.query).await
             }
@@ -124,7 +127,7 @@ impl Api {
             ("GET" | "HEAD", (Some("events"), None, ..)) => self.list_events(&request.query).await,
             (_, (Some("events") | Some("commands"), None, ..)) => Err(Refused::method("GET")),
             (_, (Some("commands"), Some(_), None, _)) => Err(Refused::method("GET")),
-            (_, (Some("machines"), Some(_), Some("deploy" | "wipe"), None)) => {
+            (_, (Some("machines"), Some(_), Some("deploy" | "wipe" | "boot"), None)) => {
                 Err(Refused::method("POST"))
             }
             (_, (Some("receipts"), None, ..)) | (_, (Some("receipts"), Some(_), None, _)) => {

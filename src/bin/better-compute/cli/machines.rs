@@ -19,7 +19,7 @@ use nanoserde::SerJson;
 
 use super::ago::{ago, parse_span};
 use super::client::{self, Client, DIR, JSON, Problem};
-use super::{commands, files, sites, table};
+use super::{boot, commands, files, sites, table};
 use crate::api::views::{CreateToken, CreatedToken, MachineView, Machines};
 use crate::bootparams::{BootParameters, LINE_MAX, NAMES};
 use crate::dev::SITE_KEY;
@@ -30,7 +30,7 @@ use crate::registry::now_ms;
 
 pub(super) const COMMAND: Command = Command::group(
     "machines",
-    "list, show, wipe and deploy machines, and make boot parameters for one",
+    "list, show, wipe, deploy and boot machines, and make boot parameters for one",
     &[
         Command::new("list", "list machines that joined by discovery", &[DIR, JSON], list),
         Command::new(
@@ -125,6 +125,7 @@ pub(super) const COMMAND: Command = Command::group(
              ata-security-erase, scsi-sanitize-crypto, scsi-sanitize-block, secure-discard, discard, overwrite.",
         )
         .positionals(&["MAC"]),
+        boot::COMMAND,
         Command::new(
             "boot-params",
             "print the kernel command line that lets a machine's ramdisk join, once",

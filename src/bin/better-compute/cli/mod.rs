@@ -3,6 +3,7 @@
 //! Parsing, printing and exit codes are bcd's ([`bcd::cli`]): 0 done, 1 failed, 2 refused.
 
 pub mod ago;
+mod boot;
 mod client;
 mod commands;
 mod daemon;

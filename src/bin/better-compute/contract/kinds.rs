@@ -2,10 +2,10 @@
 
 use bcd::crypto::{base64, digest};
 use bcd::proto::{
-    DaemonSection, DeployImageParams, DeployImageResult, DiagDcgmParams, DiagDisksParams,
+    BootMode, DaemonSection, DeployImageParams, DeployImageResult, DiagDcgmParams, DiagDisksParams,
     DiagMemoryParams, DiagNetworkParams, DiagResult, DisksWipeParams, DisksWipeResult, Facts,
     FileSource, JournalctlSource, LogsCollectParams, LogsCollectParamsSource, LogsCollectResult,
-    Message, OsFiles, RebootParams, RebootResult,
+    MachineBootParams, MachineBootResult, Message, OsFiles, RebootParams, RebootResult,
 };
 
 use super::diag;
@@ -88,6 +88,10 @@ pub fn encode_params(kind: &str, params: &Json, now_ms: i64) -> Result<Vec<u8>, 
         }
         "deploy.image" => Err(
             "an image is deployed on a one-time order: better-compute machines deploy makes one"
+                .to_owned(),
+        ),
+        "machine.boot" => Err(
+            "a machine is handed over by better-compute machines boot, which knows its disks"
                 .to_owned(),
         ),
         "disks.wipe" => Err(
@@ -192,9 +196,23 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
         "deploy.image" => DeployImageParams::decode(bytes)
             .ok()
             .map(show_deploy_params),
+        "machine.boot" => MachineBootParams::decode(bytes).ok().map(|params| {
+            let disk = params.disk.map(|disk| disk.stable_name);
+            Object::new()
+                .with("mode", boot_mode(params.mode))
+                .with_some("disk", disk)
+                .with_text("append", &params.append)
+                .with_some("no_fallback", params.no_fallback.then_some(true))
+                .into()
+        }),
         _ => None,
     };
     shown.unwrap_or_else(|| raw(bytes))
+}
+
+/// `kexec`, `reboot` or `power_off`.
+fn boot_mode(mode: BootMode) -> String {
+    super::word(mode.name(), "BOOT_MODE_", mode.0)
 }
 
 /// A number of which 0 means that it was not given.
@@ -293,6 +311,19 @@ pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
                 .with("unpacked_sha256", digest::hex(&result.unpacked_sha256))
                 .with("unpacked_size_bytes", result.unpacked_size_bytes)
                 .with("receipt_sha256", digest::hex(&result.receipt_sha256))
+                .into()
+        }),
+        "machine.boot" => MachineBootResult::decode(bytes).ok().map(|result| {
+            let initrds: Vec<Json> = result.initrds.into_iter().map(Json::from).collect();
+            Object::new()
+                .with("mode", boot_mode(result.mode))
+                .with_text("fallback", &result.fallback)
+                .with_text("loader", &result.loader)
+                .with_text("title", &result.title)
+                .with_text("kernel", &result.kernel)
+                .with_some("initrds", (!initrds.is_empty()).then_some(initrds))
+                .with_text("command_line", &result.command_line)
+                .with_some("root_partition", given_number(result.root_partition.into()))
                 .into()
         }),
         "disks.wipe" => DisksWipeResult::decode(bytes).ok().map(|result| {

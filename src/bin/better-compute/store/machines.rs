@@ -40,7 +40,7 @@ impl Store {
                  CROSS JOIN redemptions r ON r.token_id = t.id \
                  CROSS JOIN nodes n ON n.id = r.node_id AND n.boot_id NOT IN ('', ?2) \
                  CROSS JOIN commands c ON c.node_id = n.id AND c.finished_ms IS NULL \
-                     AND c.kind = 'node.reboot' AND c.state = 'running' \
+                     AND c.kind IN ('node.reboot', 'machine.boot') AND c.state = 'running' \
                  WHERE me.id = ?1",
             )?
             .query_map([node_id, boot_id], |row| Ok((row.get(0)?, row.get(1)?)))?

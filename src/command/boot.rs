@@ -1,0 +1,202 @@
+//! `machine.boot`: the ramdisk's work is done, and the machine starts its system, or is restarted or switched off.
+//!
+//! What the ramdisk has told is in memory alone, so it goes only when the control plane has all of it; the command's own
+//! end is told last, before it goes.
+use std::path::Path;
+use std::time::Duration;
+
+use super::diag::memory::kilobytes;
+use super::kinds::{decode, explained};
+use super::machine::{Failure, Outcome};
+use super::work::{Context, UNKNOWN};
+use crate::deploy::disk;
+use crate::deploy::start::{self, prepare};
+use crate::facts::tree::Tree;
+use crate::proto::{BootMode, DiskTarget, MachineBootParams, MachineBootResult, Message};
+use crate::sys::kexec;
+use crate::sys::log::{self, Level, Value};
+use crate::sys::power::Ending;
+
+/// The longest text of a target, and of what is put behind a command line.
+const TEXT: usize = 256;
+const APPEND: usize = 1024;
+/// How long the control plane may take to acknowledge what it was told.
+const DELIVERY: Duration = Duration::from_secs(120);
+const MEMINFO: usize = 4096;
+
+/// An end of this boot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Boot {
+    mode: BootMode,
+    target: DiskTarget,
+    append: String,
+    fallback: bool,
+}
+
+impl Boot {
+    /// # Errors
+    /// What is wrong with the params.
+    pub fn read(params: &[u8]) -> Result<Self, String> {
+        let params: MachineBootParams = decode(params)?;
+        let is_kexec = params.mode == BootMode::KEXEC;
+        if !is_kexec && !matches!(params.mode, BootMode::REBOOT | BootMode::POWER_OFF) {
+            return Err("mode is none that is known".to_owned());
+        }
+        let target = params.disk.clone().unwrap_or_default();
+        let texts = [&target.stable_name, &target.serial, &target.wwn];
+        if target.stable_name.is_empty() == is_kexec || texts.iter().any(|text| text.len() > TEXT) {
+            return Err("kexec, and nothing else, needs a disk with a stable_name; each text of it has 256 bytes at most".to_owned());
+        }
+        if params.append.len() > APPEND || params.append.chars().any(char::is_control) {
+            return Err("append is one line of at most 1024 bytes".to_owned());
+        }
+        Ok(Self {
+            mode: params.mode,
+            target,
+            append: params.append,
+            fallback: !params.no_fallback,
+        })
+    }
+
+    /// # Errors
+    /// The machine stays up.
+    pub fn run(self, context: &mut Context) -> Result<Outcome, Failure> {
+        let busy = "disks are being written to, or the machine is going down already";
+        let closed = context
+            .parting
+            .close()
+            .ok_or_else(|| Failure::new("Busy", busy))?;
+        let mut result = MachineBootResult {
+            mode: self.mode,
+            ..MachineBootResult::default()
+        };
+        let mut ending = match self.mode {
+            BootMode::POWER_OFF => Ending::PowerOff,
+            _ => Ending::Restart,
+        };
+        if self.mode == BootMode::KEXEC {
+            context
+                .progress
+                .say(UNKNOWN, || "reading the disk's system".to_owned());
+            match self.load(context, &mut result) {
+                Ok(()) => ending = Ending::Kexec,
+                Err(failure) if !self.fallback || context.stop.is_said() => return Err(failure),
+                Err(failure) => {
+                    result = MachineBootResult {
+                        mode: BootMode::REBOOT,
+                        fallback: failure.message,
+                        ..MachineBootResult::default()
+                    };
+                }
+            }
+        }
+        if !context.deliver(DELIVERY) {
+            kexec::unload();
+            let what = "the control plane has not acknowledged within 120 s all that it was told, the receipts among it; the machine stays";
+            return Err(Failure::new("NotDelivered", what));
+        }
+        let mode = result.mode.name().unwrap_or_default();
+        let fields = [
+            ("command", Value::Shown(&context.id)),
+            ("mode", Value::Text(mode)),
+            ("kernel", Value::Text(&result.kernel)),
+            ("command_line", Value::Text(&result.command_line)),
+            ("fallback", Value::Text(&result.fallback)),
+        ];
+        log::event(Level::Warn, "machine.boot", &fields);
+        closed.end(ending);
+        Ok(Outcome::Succeeded(result.encode_to_vec()))
+    }
+
+    /// Loads what the disk's loader would start.
+    fn load(&self, context: &Context, result: &mut MachineBootResult) -> Result<(), Failure> {
+        let tree = Tree::new("/".as_ref());
+        let refused = |refusal: disk::Refusal| {
+            let name = &self.target.stable_name;
+            Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
+        };
+        let found = disk::find(&tree, &disk::list(&tree), &self.target).map_err(refused)?;
+        let block = disk::hold(&tree, &found).map_err(refused)?;
+        let meminfo = tree.bytes("proc/meminfo", MEMINFO).unwrap_or_default();
+        let free = kilobytes(&meminfo, "MemAvailable:").unwrap_or(0);
+        let node = ["/dev/", &found.kernel_name].concat();
+        let is_uefi = tree.exists("sys/firmware/efi");
+        let failed = |error: start::Error| explained("NotStarted", &error);
+        let prepared =
+            prepare(&block, Path::new(&node), is_uefi, free, &context.stop).map_err(failed)?;
+        let (entry, pinned) = prepared.load(&self.append).map_err(failed)?;
+        result.loader = entry.loader.to_owned();
+        result.title = entry.title;
+        result.kernel = entry.kernel.path;
+        result.initrds = entry.initrds.into_iter().map(|at| at.path).collect();
+        result.command_line = pinned.command_line;
+        result.root_partition = pinned.partition.unwrap_or(0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn params_past_their_bounds_are_refused_in_words() {
+        let kexec = || MachineBootParams {
+            mode: BootMode::KEXEC,
+            disk: Some(DiskTarget {
+                stable_name: "nvme-a".to_owned(),
+                ..DiskTarget::default()
+            }),
+            ..MachineBootParams::default()
+        };
+        let read = |params: MachineBootParams| Boot::read(&params.encode_to_vec());
+        assert!(read(kexec()).unwrap().fallback);
+        let reboot = MachineBootParams {
+            mode: BootMode::REBOOT,
+            ..MachineBootParams::default()
+        };
+        assert!(read(reboot.clone()).is_ok());
+        for (params, says) in [
+            (MachineBootParams::default(), "mode"),
+            (
+                MachineBootParams {
+                    mode: BootMode(9),
+                    ..reboot
+                },
+                "mode",
+            ),
+            (
+                MachineBootParams {
+                    mode: BootMode::POWER_OFF,
+                    ..kexec()
+                },
+                "nothing else",
+            ),
+            (
+                MachineBootParams {
+                    disk: None,
+                    ..kexec()
+                },
+                "needs a disk",
+            ),
+            (
+                MachineBootParams {
+                    append: "a\nb".to_owned(),
+                    ..kexec()
+                },
+                "one line",
+            ),
+            (
+                MachineBootParams {
+                    append: "x".repeat(1025),
+                    ..kexec()
+                },
+                "1024",
+            ),
+        ] {
+            let said = read(params).unwrap_err();
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}
