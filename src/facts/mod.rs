@@ -33,6 +33,7 @@ pub mod kernel;
 pub mod memory;
 pub mod nics;
 pub mod report;
+mod root;
 pub mod tree;
 pub mod view;
 pub mod virtualization;
@@ -60,8 +61,14 @@ pub fn collect_claims() -> Facts {
 /// All facts, with the interfaces as they were read.
 fn complete(tree: &Tree, interfaces: Vec<NetworkInterface>, mut problems: Problems) -> Facts {
     let facts = machine(tree, interfaces, &mut problems);
+    let disks = disks::read(tree, &mut problems);
+    let command_line = facts
+        .kernel
+        .as_ref()
+        .map_or("", |kernel| &kernel.command_line);
     Facts {
-        disks: disks::read(tree, &mut problems),
+        root: root::read(tree, &disks, command_line),
+        disks,
         gpus: gpus::read(tree, &mut problems),
         problems: problems.into_lines(),
         ..facts

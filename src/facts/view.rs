@@ -6,7 +6,7 @@
 
 use nanoserde::{DeJson, SerJson};
 
-use crate::proto::{Disk, Facts, Gpu, NetworkInterface};
+use crate::proto::{Disk, Facts, Gpu, NetworkInterface, RootFilesystem, RootPart};
 
 /// The message `Facts` as JSON, with the contract's names; docs/facts.md explains each field.
 #[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
@@ -19,6 +19,7 @@ pub struct FactsView {
     pub cpu: CpuView,
     pub memory_bytes: u64,
     pub disks: Vec<DiskView>,
+    pub root: RootView,
     pub interfaces: Vec<InterfaceView>,
     pub gpus: Vec<GpuView>,
     pub firmware: FirmwareView,
@@ -62,6 +63,23 @@ pub struct DiskView {
     pub removable: bool,
     pub read_only: bool,
     pub transport: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
+#[nserde(default)]
+pub struct RootView {
+    pub device: String,
+    pub filesystem: String,
+    pub parts: Vec<RootPartView>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
+#[nserde(default)]
+pub struct RootPartView {
+    pub disk: String,
+    pub kernel_name: String,
+    pub partition: u32,
+    pub partuuid: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, DeJson, SerJson)]
@@ -133,6 +151,7 @@ impl From<Facts> for FactsView {
             },
             memory_bytes: facts.memory_bytes,
             disks: facts.disks.into_iter().map(DiskView::from).collect(),
+            root: facts.root.map(RootView::from).unwrap_or_default(),
             interfaces: facts
                 .interfaces
                 .into_iter()
@@ -175,6 +194,27 @@ impl From<Disk> for DiskView {
             removable: disk.removable,
             read_only: disk.read_only,
             transport: disk.transport,
+        }
+    }
+}
+
+impl From<RootFilesystem> for RootView {
+    fn from(root: RootFilesystem) -> Self {
+        Self {
+            device: root.device,
+            filesystem: root.r#type,
+            parts: root.parts.into_iter().map(RootPartView::from).collect(),
+        }
+    }
+}
+
+impl From<RootPart> for RootPartView {
+    fn from(part: RootPart) -> Self {
+        Self {
+            disk: part.disk,
+            kernel_name: part.kernel_name,
+            partition: part.partition,
+            partuuid: part.partuuid,
         }
     }
 }
@@ -246,6 +286,7 @@ impl FactsView {
             ("tpm", if self.has_tpm { "yes" } else { "no" }.to_owned()),
         ];
         lines.extend(self.disks.iter().map(|disk| ("disk", disk.line())));
+        lines.extend(self.root.parts.iter().map(|part| ("root", part.line())));
         lines.extend(self.interfaces.iter().map(|one| ("interface", one.line())));
         lines.extend(self.gpus.iter().map(|gpu| ("gpu", gpu.line())));
         lines.extend(self.problems.iter().map(|line| ("problem", line.clone())));
@@ -291,6 +332,21 @@ impl DiskView {
             read_only,
             &self.model,
             &self.serial,
+        ])
+    }
+}
+
+impl RootPartView {
+    fn line(&self) -> String {
+        let partition = match self.partition {
+            0 => String::new(),
+            number => ["partition ", &number.to_string()].concat(),
+        };
+        words(&[
+            &self.disk,
+            &["(", &self.kernel_name, ")"].concat(),
+            &partition,
+            &self.partuuid,
         ])
     }
 }

@@ -6,7 +6,7 @@ use bcd::wire::http1::server::Answer;
 use nanoserde::SerJson;
 use proto_gen::codec::Message;
 
-use super::views::{MachineView, Machines, NodeView};
+use super::views::{BootedView, MachineView, Machines, NodeView};
 use super::{Api, Refused, answer};
 use crate::contract;
 use crate::json::{Json, Object};
@@ -30,8 +30,18 @@ impl Api {
         let mac = Mac::parse(mac).ok_or_else(missing)?;
         let found = self
             .registry
-            .with(move |records| find(records, Some(mac)))
+            .with(move |records| {
+                Ok((
+                    find(records, Some(mac))?,
+                    records.store.booted_machine(mac)?,
+                ))
+            })
             .await?;
+        let (found, booted) = found;
+        let booted = booted.map(|booted| {
+            let booted = BootedView::from(booted).serialize_json();
+            Json::parse(booted.as_bytes(), booted.len(), 4).unwrap_or(Json::Null)
+        });
         let found = found.first().ok_or_else(missing)?;
         let (machine, node, facts) = found;
         let node = NodeView::with_details(node, Vec::new(), None).serialize_json();
@@ -40,6 +50,7 @@ impl Api {
             .with("mac", machine.mac.to_string())
             .with("boots", machine.boots)
             .with("node", node)
+            .with_some("booted", booted)
             .with_some(
                 "factsReceivedMs",
                 facts.as_ref().map(|(_, received_ms)| *received_ms),

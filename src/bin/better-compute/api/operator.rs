@@ -9,7 +9,8 @@ use nanoserde::{DeJson, SerJson};
 
 use super::query::Query;
 use super::views::{
-    CreateToken, CreatedToken, CreatedTokens, NodeView, Nodes, TOKENS_MAX, TokenView, Tokens,
+    BootedView, CreateToken, CreatedToken, CreatedTokens, NodeView, Nodes, TOKENS_MAX, TokenView,
+    Tokens,
 };
 use super::{Api, BODY_MAX, Refused, answer};
 use crate::contract;
@@ -301,7 +302,14 @@ impl Api {
                 let duplicates = records.store.duplicates(&wanted)?;
                 let facts = records.store.facts(&wanted)?;
                 let node = records.node(&wanted)?;
-                Ok(node.map(|node| NodeView::with_details(&node, duplicates, facts)))
+                let booted = records.store.booted_node(&wanted)?;
+                Ok(node.map(|node| {
+                    let mut view = NodeView::with_details(&node, duplicates, facts);
+                    if let Some(details) = &mut view.details {
+                        details.booted = booted.map(BootedView::from);
+                    }
+                    view
+                }))
             })
             .await?;
         let view = found.ok_or_else(|| Refused::not_found(NO_NODE))?;

@@ -9,7 +9,7 @@ use nanoserde::{DeJson, SerJson};
 use proto_gen::codec::Message;
 
 use crate::joinservice::role_name;
-use crate::store::{Attempt, Duplicate, Node, Token};
+use crate::store::{Attempt, Booted, Duplicate, Node, Token};
 
 #[derive(DeJson, SerJson)]
 pub struct CreateToken {
@@ -261,6 +261,35 @@ pub struct NodeDetails {
     pub facts: Option<FactsView>,
     #[nserde(rename = "factsReceivedMs")]
     pub facts_received_ms: Option<i64>,
+    /// What it started from, held against the last deploy to its machine; absent where there was none.
+    pub booted: Option<BootedView>,
+}
+
+/// What an installed system started from.
+#[derive(Clone, DeJson, SerJson)]
+pub struct BootedView {
+    #[nserde(rename = "nodeId")]
+    pub node_id: String,
+    pub machine: String,
+    #[nserde(rename = "orderId")]
+    pub order_id: String,
+    pub verdict: String,
+    pub message: String,
+    #[nserde(rename = "atMs")]
+    pub at_ms: i64,
+}
+
+impl From<Booted> for BootedView {
+    fn from(booted: Booted) -> Self {
+        Self {
+            node_id: booted.node_id,
+            machine: booted.mac.to_string(),
+            order_id: booted.order_id,
+            verdict: booted.verdict,
+            message: booted.message,
+            at_ms: booted.at_ms,
+        }
+    }
 }
 
 /// What the machine says of itself; not proof.
@@ -415,6 +444,7 @@ impl NodeView {
                 .collect(),
             facts: facts.map(FactsView::from),
             facts_received_ms,
+            booted: None,
         });
         view
     }

@@ -192,6 +192,7 @@ fn said(kind: &str, body: &Json) -> String {
                 bad.join(" ")
             )
         }
+        "booted_from" => named(&["message"]),
         "identity_renewed" => named(&["not_after_ms", "key_sha256"]),
         _ => body.to_string().chars().take(120).collect(),
     }

@@ -230,6 +230,14 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
         ("joined", ago(node.number("joinedAtMs"), now)),
         ("last seen", ago(node.number("lastSeenMs"), now)),
     ];
+    if let Some(booted) = answer.get("booted") {
+        let when = ago(booted.number("atMs"), now);
+        let node = booted.text("nodeId");
+        lines.push((
+            "installed",
+            format!("{node}, {when}: {}", booted.text("message")),
+        ));
+    }
     let facts = answer.get("facts").map(Json::to_string);
     match answer.number("factsReceivedMs") {
         Some(at) => lines.push(("facts", ago(Some(at), now))),

@@ -177,6 +177,9 @@ fn show(args: &Args) -> Result<ExitCode, Failure> {
             let until = details.pending_until_ms.unwrap_or_default();
             format!("{key}, good for {}", span((until - now).max(0)))
         });
+        if let Some(booted) = details.booted {
+            lines.push(("disk", booted.message));
+        }
         lines.extend([
             ("key sha256", details.key_sha256),
             ("pending key", pending.unwrap_or_default()),

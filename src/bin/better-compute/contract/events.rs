@@ -56,6 +56,10 @@ pub fn event_body(bytes: &[u8], kind_of: impl Fn(&str) -> Option<String>) -> Jso
         EventBody::Receipt(receipt) => Object::new()
             .with("kind", super::receipts::receipt_kind(&receipt))
             .with("outcome", super::receipts::receipt_outcome(&receipt).0),
+        EventBody::BootedFrom(booted) => Object::new()
+            .with("order", booted.order_id)
+            .with("verdict", booted.verdict)
+            .with("message", booted.message),
         // A kind that is younger than this page.
         #[allow(unreachable_patterns)]
         _ => return raw(bytes),

@@ -3,12 +3,12 @@
 
 use std::ops::ControlFlow;
 
-use bcd::proto::{Event, EventBody, Message};
+use bcd::proto::{Event, EventBody, Facts, Message, Role};
 use bcd::sys::log::{self, Level, Value};
 
 use super::Records;
 use super::sessions::Batch;
-use crate::store::{Store, StoreError};
+use crate::store::{Node, Store, StoreError};
 
 /// After how many stored events a node's share of them is looked at, and of how many nodes at once.
 const PRUNE_EVERY: i64 = 200;
@@ -91,7 +91,8 @@ fn note(store: &Store, node_id: &str, event: &Event, now_ms: i64) -> Result<(), 
         }
         Some(EventBody::SectionStatus(status)) => store.note_section(node_id, status, now_ms),
         Some(EventBody::Facts(facts)) => {
-            store.note_facts(node_id, &facts.encode_to_vec(), event.time_ms, now_ms)
+            store.note_facts(node_id, &facts.encode_to_vec(), event.time_ms, now_ms)?;
+            note_booted(store, node_id, facts, now_ms)
         }
         Some(EventBody::Receipt(receipt)) => {
             if !store.note_receipt(node_id, receipt, now_ms)? {
@@ -105,4 +106,26 @@ fn note(store: &Store, node_id: &str, event: &Event, now_ms: i64) -> Result<(), 
         }
         _ => Ok(()),
     }
+}
+
+/// An installed system's facts say what it started from: that is held against what was deployed.
+fn note_booted(store: &Store, node_id: &str, facts: &Facts, now_ms: i64) -> Result<(), StoreError> {
+    let is_installed = |node: Node| node.role == Role::NODE.0;
+    if !store.node(node_id)?.is_some_and(is_installed) {
+        return Ok(());
+    }
+    if let Some(booted) = store.note_booted(node_id, facts, now_ms)? {
+        let level = match booted.verdict == "DeployedDisk" {
+            true => Level::Info,
+            false => Level::Warn,
+        };
+        let fields = [
+            ("node", Value::Text(node_id)),
+            ("machine", Value::Shown(&booted.mac)),
+            ("verdict", Value::Text(&booted.verdict)),
+            ("message", Value::Text(&booted.message)),
+        ];
+        log::event(level, "machine.booted", &fields);
+    }
+    Ok(())
 }

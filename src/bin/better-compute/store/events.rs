@@ -10,6 +10,7 @@ use bcd::proto::{Event, EventBody, EventsDropped};
 use proto_gen::codec::Message;
 use rusqlite::{OptionalExtension, Row, params};
 
+use super::booted::BOOTED_FROM;
 use super::{Store, StoreError};
 
 /// The newest events of a node that are kept.
@@ -58,14 +59,15 @@ pub struct EventsAsked {
 /// The kinds of events, each in one place: the list that operators' questions are held against, and an event's own name.
 macro_rules! kinds {
     ($($body:ident: $name:expr,)*) => {
-        /// All kinds that [`kind_of`] names, and [`MISSING`].
-        pub const KINDS: &[&str] = &[$($name,)* "unknown", MISSING];
+        /// All kinds that [`kind_of`] names, and those that the control plane makes itself.
+        pub const KINDS: &[&str] = &[$($name,)* "unknown", MISSING, BOOTED_FROM];
 
         /// The name of an event's kind, as operators see it.
         pub fn kind_of(event: &Event) -> &'static str {
             match &event.body {
                 $(Some(EventBody::$body(_)) => $name,)*
-                None => "unknown",
+                // No node has that word.
+                Some(EventBody::BootedFrom(_)) | None => "unknown",
             }
         }
     };

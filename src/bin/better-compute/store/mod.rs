@@ -5,6 +5,7 @@
 //! its record are one transaction; a secret never enters the file, only its digest. Each thread opens a
 //! [`Store`] of its own; transactions are written in the order their threads came.
 
+mod booted;
 mod commands;
 mod events;
 mod machines;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
+pub use self::booted::Booted;
 pub use self::commands::{
     Added, Cancelled, Command, CommandsAsked, Due, NewCommand, OPEN_MAX, cut,
 };

@@ -247,6 +247,18 @@ CREATE TABLE receipts (
 -- What the node is shown: a SignedOrder, encoded. An order from before has none, and is not followed.
 ALTER TABLE orders ADD COLUMN signed BLOB;
 ",
+    "
+-- What an installed system started from, held against the last deploy to its machine.
+CREATE TABLE booted (
+    node_id  TEXT PRIMARY KEY,
+    mac      BLOB NOT NULL,              -- the machine, by the deploy's order
+    order_id TEXT NOT NULL,
+    verdict  TEXT NOT NULL,
+    message  TEXT NOT NULL,
+    at_ms    INTEGER NOT NULL
+) STRICT;
+CREATE INDEX booted_by_mac ON booted (mac, at_ms);
+",
 ];
 
 /// The version this program writes.
