@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::diag::memory::kilobytes;
 use super::kinds::{decode, explained};
 use super::machine::{Failure, Outcome};
+use super::ordered;
 use super::work::{Context, UNKNOWN};
-use crate::deploy::disk;
 use crate::deploy::start::{self, prepare};
+use crate::deploy::{disk, is_order_id};
 use crate::facts::tree::Tree;
 use crate::proto::{BootMode, DiskTarget, MachineBootParams, MachineBootResult, Message};
 use crate::sys::kexec;
@@ -27,6 +28,7 @@ const MEMINFO: usize = 4096;
 /// An end of this boot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Boot {
+    order_id: String,
     mode: BootMode,
     target: DiskTarget,
     append: String,
@@ -38,6 +40,9 @@ impl Boot {
     /// What is wrong with the params.
     pub fn read(params: &[u8]) -> Result<Self, String> {
         let params: MachineBootParams = decode(params)?;
+        if !is_order_id(&params.order_id) {
+            return Err("order_id is ord_ and a lower-case ULID".to_owned());
+        }
         let is_kexec = params.mode == BootMode::KEXEC;
         if !is_kexec && !matches!(params.mode, BootMode::REBOOT | BootMode::POWER_OFF) {
             return Err("mode is none that is known".to_owned());
@@ -51,6 +56,7 @@ impl Boot {
             return Err("append is one line of at most 1024 bytes".to_owned());
         }
         Ok(Self {
+            order_id: params.order_id,
             mode: params.mode,
             target,
             append: params.append,
@@ -95,6 +101,10 @@ impl Boot {
             let what = "the control plane has not acknowledged within 120 s all that it was told, the receipts among it; the machine stays";
             return Err(Failure::new("NotDelivered", what));
         }
+        if let Err(refused) = ordered::grant(context, &self.order_id) {
+            kexec::unload();
+            return Err(refused);
+        }
         let mode = result.mode.name().unwrap_or_default();
         let fields = [
             ("command", Value::Shown(&context.id)),
@@ -105,6 +115,7 @@ impl Boot {
         ];
         log::event(Level::Warn, "machine.boot", &fields);
         closed.end(ending);
+        result.order_id = self.order_id;
         Ok(Outcome::Succeeded(result.encode_to_vec()))
     }
 
@@ -142,7 +153,9 @@ mod tests {
 
     #[test]
     fn params_past_their_bounds_are_refused_in_words() {
+        const ORDER: &str = "ord_01kb7w3x9qn5v8m2r6t4y0sdfh";
         let kexec = || MachineBootParams {
+            order_id: ORDER.to_owned(),
             mode: BootMode::KEXEC,
             disk: Some(DiskTarget {
                 stable_name: "nvme-a".to_owned(),
@@ -153,12 +166,13 @@ mod tests {
         let read = |params: MachineBootParams| Boot::read(&params.encode_to_vec());
         assert!(read(kexec()).unwrap().fallback);
         let reboot = MachineBootParams {
+            order_id: ORDER.to_owned(),
             mode: BootMode::REBOOT,
             ..MachineBootParams::default()
         };
         assert!(read(reboot.clone()).is_ok());
         for (params, says) in [
-            (MachineBootParams::default(), "mode"),
+            (MachineBootParams::default(), "order_id"),
             (
                 MachineBootParams {
                     mode: BootMode(9),

@@ -19,7 +19,7 @@ pub struct Kind {
     pub limit: Duration,
     /// Reads its params; else what is wrong with them.
     pub read: fn(&[u8]) -> Result<Job, String>,
-    /// It is done in a ramdisk alone, on a one-time order that is signed: what writes to disks, before anything else.
+    /// It is done in a ramdisk alone, on a one-time order that is signed: what writes to disks, or decides what a machine starts.
     pub ordered: bool,
     /// Its work is to end this boot: the result then, of the boot ids before and after.
     pub restarted: Option<fn(&str, &str) -> Vec<u8>>,
@@ -145,7 +145,7 @@ pub static KINDS: [Kind; 10] = [
         // Reading the disk, and waiting until all is delivered.
         limit: Duration::from_secs(1800),
         read: |params| boot::Boot::read(params).map(|boot| Job::Boot(Box::new(boot))),
-        ordered: false,
+        ordered: true,
         restarted: None,
     },
 ];
@@ -159,16 +159,11 @@ impl Kind {
         KINDS.iter().find(|kind| kind.name == name)
     }
 
-    /// Whether it is for machines in their ramdisk alone.
-    pub fn in_ramdisk(&self) -> bool {
-        self.ordered || self.name == BOOT
-    }
-
     /// Whether this machine has what commands of this kind need.
     pub fn is_possible(&self, role: Role) -> bool {
         match self.name {
             "diag.dcgm" => diag::dcgm::is_there(),
-            _ if self.in_ramdisk() => role == Role::RAMDISK,
+            _ if self.ordered => role == Role::RAMDISK,
             _ => true,
         }
     }

@@ -25,14 +25,14 @@ pub fn permit(
     signers: &[Pin],
     now_ms: u64,
 ) -> Result<Option<String>, Outcome> {
-    if kind.in_ramdisk() && role != Role::RAMDISK {
+    if !kind.ordered {
+        return Ok(None);
+    }
+    if role != Role::RAMDISK {
         return Err(Outcome::Unsupported(Failure::new(
             UNSUPPORTED,
             "this is done in a ramdisk alone: boot this machine into it",
         )));
-    }
-    if !kind.ordered {
-        return Ok(None);
     }
     let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
     let order = signed::verify(command, signers, node_id, now_ms);
@@ -46,16 +46,24 @@ pub fn permit(
 /// # Errors
 /// It is not the one that was signed, or is not granted. Nothing may be written.
 pub fn claim(context: &Context, order_id: &str) -> Result<Writing, Failure> {
+    let leaving = || Failure::new("Busy", "the machine is about to go down");
+    let writing = context.parting.writing().ok_or_else(leaving)?;
+    grant(context, order_id)?;
+    Ok(writing)
+}
+
+/// As [`claim`], for what writes nothing.
+///
+/// # Errors
+/// As there.
+pub fn grant(context: &Context, order_id: &str) -> Result<(), Failure> {
     if context.order.as_deref() != Some(order_id) {
         return Err(Failure::new(
             "OrderMismatch",
             "the params name another order than the one that is signed; nothing was written",
         ));
     }
-    let leaving = || Failure::new("Busy", "the machine is about to go down");
-    let writing = context.parting.writing().ok_or_else(leaving)?;
-    context.orders.claim(order_id, context.id, &context.stop)?;
-    Ok(writing)
+    context.orders.claim(order_id, context.id, &context.stop)
 }
 
 /// The head of a receipt for work that began at `started_ms` and ends now.

@@ -33,6 +33,10 @@ pub(crate) static REMEDIES: &[(&str, &str)] = &[
         "join.refused",
         "make a new token where the reason says so: better-compute tokens create",
     ),
+    (
+        "machine.booted",
+        "see what better-compute machines show says of it, and correct the boot order or deploy again",
+    ),
     ("order.not_signed", KEYS),
     ("output.damaged", "run the command again"),
     (

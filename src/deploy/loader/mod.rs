@@ -2,7 +2,7 @@
 //! the configuration of GRUB, systemd-boot or extlinux, so that the ramdisk can start the same by kexec.
 //!
 //! How the parts fit: [`default_entry`] looks for a configuration on the volumes of a disk and has it read by `grub`
-//! (scripts, with `grub_syntax`), `bls` (entries of the Boot Loader Specification, GRUB's and systemd-boot's) or
+//! (scripts), `bls` (entries of the Boot Loader Specification, GRUB's and systemd-boot's) or
 //! `extlinux`; [`root`] pins the command line to the disk it came from. Files come through [`Files`], so all of it is
 //! pure. Every size, depth and number of steps has a bound.
 //!
@@ -22,7 +22,6 @@ use std::fmt;
 mod bls;
 mod extlinux;
 mod grub;
-mod grub_syntax;
 pub mod root;
 
 /// The largest configuration file, and entry of the Boot Loader Specification.

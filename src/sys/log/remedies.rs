@@ -60,6 +60,11 @@ pub static REMEDIES: &[(&str, &str)] = &[
         "journal.tail_cut",
         "nothing: the machine went down within a write",
     ),
+    ("machine.boot", "nothing: the control plane asked for it"),
+    (
+        "machine.kexec_failed",
+        "nothing: the machine is restarted instead",
+    ),
     ("node.config_open_to_others", "run the chmod that it names"),
     ("node.reboot", "nothing: the control plane asked for it"),
     (

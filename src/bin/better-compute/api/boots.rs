@@ -4,14 +4,11 @@ use bcd::proto::{BootMode, DeployOutcome, DeployReceipt, DiskTarget, MachineBoot
 use bcd::wire::http1::server::Answer;
 
 use super::orders::{Ready, disk_named, known, target};
-use super::{Api, BODY_MAX, Refused, answer};
-use crate::ids;
-use crate::json::{Json, Object};
-use crate::registry::now_ms;
-use crate::store::{Added, NewCommand, ReceiptsAsked};
+use super::{Api, BODY_MAX, Refused};
+use crate::json::Json;
+use crate::store::ReceiptsAsked;
 
 const DEPTH_MAX: usize = 4;
-const DEADLINE_S: i64 = 600;
 /// What a node takes.
 const APPEND_MAX: usize = 1024;
 /// Receipts of a machine that are looked through.
@@ -21,7 +18,7 @@ impl Api {
     /// `POST machines/{mac}/boot`.
     pub(super) async fn boot_machine(&self, mac: &str, body: &[u8]) -> Result<Answer, Refused> {
         let asked = Json::parse(body, BODY_MAX, DEPTH_MAX)
-            .map_err(|_| Refused::invalid("the body is not JSON"))?;
+            .map_err(|_| Refused::invalid("the body is not the JSON of an order"))?;
         known(&asked, &["mode", "disk", "append", "noFallback"])?;
         let mode = match asked.text("mode") {
             "kexec" => BootMode::KEXEC,
@@ -47,37 +44,17 @@ impl Api {
             BootMode::KEXEC => Some(self.boot_disk(&ready, &asked).await?),
             _ => None,
         };
-        let params = MachineBootParams {
-            mode,
-            disk,
-            append: append.to_owned(),
-            no_fallback: asked.flag("noFallback"),
-        };
-        let now = now_ms();
-        let id = match asked.get("commandId").and_then(Json::as_text) {
-            None => ids::new("cmd", now),
-            Some(id) if ids::is_ulid_of("cmd", id) => id.to_owned(),
-            Some(_) => return Err(Refused::invalid("commandId is cmd_ and a lower-case ULID")),
-        };
-        let command = NewCommand {
-            id: id.clone(),
-            node_id: ready.node.id.clone(),
-            kind: "machine.boot".to_owned(),
-            params: params.encode_to_vec(),
-            deadline_ms: now + DEADLINE_S * 1_000,
-            created_ms: now,
-        };
-        let added = self
-            .registry
-            .with(move |records| records.store.together(|store| store.add_command(&command)))
-            .await?;
-        if added == Added::OtherHasId {
-            let why = "another command has this id";
-            return Err(Refused(409, "ALREADY_EXISTS", why.to_owned()));
-        }
-        let status = self.added(&ready.node.id, added)?;
-        let shown = Object::new().with("command", self.shown_command(&id).await?);
-        Ok(answer(status, Json::from(shown).to_string()))
+        self.order(&ready, "machine.boot", &asked, |order_id| {
+            let params = MachineBootParams {
+                order_id,
+                mode,
+                disk: disk.clone(),
+                append: append.to_owned(),
+                no_fallback: asked.flag("noFallback"),
+            };
+            params.encode_to_vec()
+        })
+        .await
     }
 
     /// The disk that is named, else the one that was deployed to in this boot.

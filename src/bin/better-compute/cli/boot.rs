@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
+use bcd::cli::Failure;
 use bcd::cli::flags::{Args, Command, Flag};
-use bcd::cli::{Failure, print};
 use bcd::config::mac::Mac;
 
-use super::client::{Client, DIR, JSON, Problem};
-use super::commands;
+use super::client::{Client, DIR, JSON};
+use super::machines;
 use crate::ids;
 use crate::json::{Json, Object};
-use crate::registry::now_ms;
 
 pub(super) const COMMAND: Command = Command::new(
     "boot",
@@ -36,6 +35,11 @@ pub(super) const COMMAND: Command = Command::new(
             "no-fallback",
             "Stay up when kexec is not possible; without, the machine is restarted then",
         ),
+        Flag::value(
+            "deadline",
+            "SPAN",
+            "When it must have started, 1s to 1d from now (default 10m)",
+        ),
         Flag::switch("wait", "Wait until the machine goes; exit 1 if it stays"),
         DIR,
         JSON,
@@ -43,7 +47,7 @@ pub(super) const COMMAND: Command = Command::new(
     run,
 )
 .details(
-    "The kernel, the initial ramdisks and the command line are those of the default entry of GRUB, systemd-boot or\n\
+    "Makes a one-time order. The kernel, the initial ramdisks and the command line are those of the default entry of GRUB, systemd-boot or\n\
      extlinux on the disk; root= is pinned to the disk by PARTUUID. What cannot be read or started so is restarted\n\
      instead, and the result says why. The machine goes once the control plane has all it told, receipts included.\n\
      What it started from is shown by machines show, once its system has joined.",
@@ -61,31 +65,12 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let client = Client::new(args)?;
     let mac = machine(&client, args.positional(0))?;
-    let command = ids::new("cmd", now_ms());
     let asked = Object::new()
         .with("mode", mode)
         .with_some("disk", args.value("disk"))
         .with_some("append", args.value("append"))
-        .with_some("noFallback", args.has("no-fallback").then_some(true))
-        .with("commandId", command.as_str());
-    let (path, body) = (
-        format!("machines/{mac}/boot"),
-        Json::from(asked).to_string(),
-    );
-    let answer = match client.json("POST", &path, Some(&body)) {
-        // It may have been taken, and only the answer lost: asking once more makes no second one.
-        Err(Problem::NoAnswer(_)) => client.json("POST", &path, Some(&body))?,
-        answered => answered?,
-    };
-    let command = answer.get("command").cloned().unwrap_or(Json::Null);
-    if args.has("wait") {
-        return commands::wait(args, command);
-    }
-    match args.has("json") {
-        true => print(&format!("{answer}\n"))?,
-        false => print(&format!("{}\n", command.text("id")))?,
-    }
-    Ok(ExitCode::SUCCESS)
+        .with_some("noFallback", args.has("no-fallback").then_some(true));
+    machines::order(args, &client, &format!("machines/{mac}/boot"), asked)
 }
 
 /// The MAC of a machine, which is named by it or by the node of its last boot.

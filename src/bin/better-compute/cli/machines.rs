@@ -350,7 +350,12 @@ fn os_files(args: &Args) -> Result<Option<Json>, Failure> {
 }
 
 /// Makes a one-time order of what is asked, and waits for its end if that is wished.
-fn order(args: &Args, client: &Client, path: &str, asked: Object) -> Result<ExitCode, Failure> {
+pub(super) fn order(
+    args: &Args,
+    client: &Client,
+    path: &str,
+    asked: Object,
+) -> Result<ExitCode, Failure> {
     let now = now_ms();
     // Chosen here, so that the same request twice is one order.
     let (order, command) = (ids::new("ord", now), ids::new("cmd", now));

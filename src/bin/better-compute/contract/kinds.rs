@@ -91,7 +91,7 @@ pub fn encode_params(kind: &str, params: &Json, now_ms: i64) -> Result<Vec<u8>, 
                 .to_owned(),
         ),
         "machine.boot" => Err(
-            "a machine is handed over by better-compute machines boot, which knows its disks"
+            "a machine is handed over on a one-time order: better-compute machines boot makes one"
                 .to_owned(),
         ),
         "disks.wipe" => Err(
@@ -199,6 +199,7 @@ pub fn show_params(kind: &str, bytes: &[u8]) -> Json {
         "machine.boot" => MachineBootParams::decode(bytes).ok().map(|params| {
             let disk = params.disk.map(|disk| disk.stable_name);
             Object::new()
+                .with("order", params.order_id)
                 .with("mode", boot_mode(params.mode))
                 .with_some("disk", disk)
                 .with_text("append", &params.append)
@@ -316,6 +317,7 @@ pub fn show_result(kind: &str, bytes: &[u8]) -> Option<Json> {
         "machine.boot" => MachineBootResult::decode(bytes).ok().map(|result| {
             let initrds: Vec<Json> = result.initrds.into_iter().map(Json::from).collect();
             Object::new()
+                .with("order", result.order_id)
                 .with("mode", boot_mode(result.mode))
                 .with_text("fallback", &result.fallback)
                 .with_text("loader", &result.loader)

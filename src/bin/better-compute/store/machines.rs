@@ -31,10 +31,10 @@ impl Store {
         if boot_id.is_empty() {
             return Ok(());
         }
-        let restarted: Vec<(i64, String)> = self
+        let restarted: Vec<(i64, String, bool)> = self
             .connection
             .prepare_cached(
-                "SELECT c.number, n.boot_id FROM nodes me \
+                "SELECT c.number, n.boot_id, c.kind = 'node.reboot' FROM nodes me \
                  CROSS JOIN tokens mine ON mine.id = me.token_id AND mine.mac IS NOT NULL \
                  CROSS JOIN tokens t ON t.mac = mine.mac AND t.mac IS NOT NULL \
                  CROSS JOIN redemptions r ON r.token_id = t.id \
@@ -43,9 +43,11 @@ impl Store {
                      AND c.kind IN ('node.reboot', 'machine.boot') AND c.state = 'running' \
                  WHERE me.id = ?1",
             )?
-            .query_map([node_id, boot_id], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .query_map([node_id, boot_id], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })?
             .collect::<Result<_, _>>()?;
-        for (number, before) in restarted {
+        for (number, before, is_reboot) in restarted {
             let result = RebootResult {
                 boot_id_before: before,
                 boot_id_after: boot_id.to_owned(),
@@ -58,7 +60,8 @@ impl Store {
                 .execute(params![
                     number,
                     format!("the machine is back, as {node_id}"),
-                    result.encode_to_vec(),
+                    // The other kind's own result did not arrive.
+                    if is_reboot { result.encode_to_vec() } else { Vec::new() },
                     now_ms
                 ])?;
         }

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Makes what a bootable Debian consists of, for the labs that deploy one: a kernel with its initrd, systemd, and GRUB for
+# BIOS machines, whose grub.cfg is the one that the loader's unit tests read. Needs root.
+#
+#   tools/bootable.sh
+#
+# Prints a directory: root.img (ext4), boot.img and core.img (GRUB's first sectors, and what they load). What is there
+# already is used again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+into=$PWD/target/debian/bootable
+config=src/deploy/loader/testdata/debian.cfg
+uuid=4f6c2f0b-92b7-4d0c-a2d7-7f0e3c9c2d11
+mkdir -p target/debian
+exec 9> target/debian/bootable.lock
+flock 9
+if [[ -e $into/root.img && $into/root.img -nt tools/bootable.sh && $into/root.img -nt $config ]]; then
+  echo "$into"
+  exit 0
+fi
+
+work=$(mktemp -d target/debian/new.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+mmdebstrap --quiet --variant=minbase \
+  --include=systemd,systemd-sysv,udev,dbus,kmod,iproute2,passwd,initramfs-tools,zstd,linux-image-cloud-amd64,grub-pc-bin,grub-common \
+  --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+  bookworm "$work/root" >&2
+root=$work/root
+version=$(basename "$(echo "$root"/boot/vmlinuz-*)")
+version=${version#vmlinuz-}
+mkdir -p "$root/boot/grub/i386-pc"
+cp "$root"/usr/lib/grub/i386-pc/*.mod "$root"/usr/lib/grub/i386-pc/*.lst "$root/boot/grub/i386-pc/"
+sed -e "s/6\.1\.0-28-cloud-amd64/$version/g" -e 's/earlyprintk=ttyS0,115200 consoleblank=0/no_timer_check random.trust_cpu=on/' \
+  -e 's/timeout=5/timeout=1/' "$config" > "$root/boot/grub/grub.cfg"
+chroot "$root" grub-mkimage -O i386-pc -o /core.img -p '(hd0,gpt2)/boot/grub' \
+  biosdisk part_gpt ext2 normal configfile linux search search_fs_uuid test echo serial terminal loadenv sleep boot minicmd
+mv "$root/core.img" "$work/core.img"
+cp "$root/usr/lib/grub/i386-pc/boot.img" "$work/boot.img"
+
+echo lab > "$root/etc/hostname"
+printf '127.0.0.1 localhost\n' > "$root/etc/hosts"
+: > "$root/etc/fstab"
+rm -f "$root/etc/machine-id"
+: > "$root/etc/machine-id"
+mkdir -p "$root/etc/bcd"
+cat > "$root/etc/systemd/network/lab.network" <<END
+[Match]
+Type=ether
+[Network]
+Address=10.0.2.15/24
+Gateway=10.0.2.2
+END
+# The lab writes bcd, its configuration and a token into the image.
+cat > "$root/etc/systemd/system/bcd.service" <<END
+[Unit]
+After=network.target
+[Service]
+ExecStartPre=/usr/local/bin/bcd join --token-file /etc/bcd/token
+ExecStart=/usr/local/bin/bcd node
+StandardOutput=journal+console
+StandardError=journal+console
+Restart=always
+RestartSec=5
+[Install]
+WantedBy=multi-user.target
+END
+for unit in bcd.service systemd-networkd.service; do
+  systemctl --root="$root" --quiet enable "$unit"
+done
+for unit in systemd-logind.service getty@.service serial-getty@.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
+  systemd-networkd-wait-online.service; do
+  ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
+rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin "$root"/usr/lib/grub
+mke2fs -q -t ext4 -U "$uuid" -d "$root" "$work/root.img" 800M >&2
+rm -rf "$root"
+rm -rf "$into"
+chmod 755 "$work"
+mv "$work" "$into"
+trap - EXIT
+echo "$into"
