@@ -2,7 +2,8 @@
 //! Parameters). The requests and what is read from the answers; the ioctls are in [`crate::edge`].
 //!
 //! A BMC is a computer of its own, often an old and a busy one: every answer is bounded, and one that does not come
-//! ends the asking.
+//! ends the asking, until it is asked again from the start a few times.
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +15,10 @@ use crate::{facts, say};
 
 /// The device of the first BMC; there is hardly a second.
 const DEVICE: &str = "/dev/ipmi0";
-/// How long the device may take to appear once its driver is there.
-const APPEAR: u32 = 20;
+/// How long the device may take to appear once its driver is there, in half seconds.
+const APPEAR: u32 = 120;
+/// The waits after an asking that failed, in seconds. A BMC that got its power with the machine starts for minutes.
+const AGAIN: [u64; 6] = [5, 15, 30, 60, 120, 0];
 
 const TRANSPORT: u8 = 0x0c;
 const GET_LAN: u8 = 0x02;
@@ -100,28 +103,33 @@ pub fn report() {
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    let ipmi = match Ipmi::open(Path::new(DEVICE)) {
-        Ok(ipmi) => ipmi,
-        // A driver without a BMC.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-        Err(error) => return say(&format!("cannot ask the BMC: {DEVICE}: {error}")),
-    };
-    let mut failed = None;
+    for wait in AGAIN {
+        match address() {
+            Ok(Some(Lan { address, mac })) => {
+                let mac = mac.map(shown).unwrap_or_default();
+                return facts::write(facts::BMC, &format!("{address}\t{mac}\n"));
+            }
+            // It is on no network.
+            Ok(None) => return,
+            // A driver without a BMC.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => say(&format!(
+                "the BMC does not say its address: {DEVICE}: {error}"
+            )),
+        }
+        std::thread::sleep(Duration::from_secs(wait));
+    }
+}
+
+fn address() -> io::Result<Option<Lan>> {
+    // Opened anew each time: an answer that comes too late goes with the descriptor it was for.
+    let ipmi = Ipmi::open(Path::new(DEVICE))?;
+    let mut failed = Ok(None);
     let mut exchange = |function, command, data: &[u8]| {
         let answer = ipmi.exchange(function, command, data);
-        answer.map_err(|error| failed = Some(error)).ok()
+        answer.map_err(|error| failed = Err(error)).ok()
     };
-    match ask(&mut exchange) {
-        Some(Lan { address, mac }) => {
-            let mac = mac.map(shown).unwrap_or_default();
-            facts::write(facts::BMC, &format!("{address}\t{mac}\n"));
-        }
-        None => {
-            if let Some(error) = failed {
-                say(&format!("the BMC does not say its address: {error}"));
-            }
-        }
-    }
+    ask(&mut exchange).map_or(failed, |lan| Ok(Some(lan)))
 }
 
 #[cfg(test)]

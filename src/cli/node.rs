@@ -28,7 +28,7 @@ use crate::sys::log::{self, Level, Value};
 #[cfg(not(feature = "fakehw"))]
 use crate::sys::power;
 use crate::sys::power::Ending;
-use crate::sys::{clock, local, process, user};
+use crate::sys::{clock, local, memory, process, user};
 use crate::wire::proxy::Proxy;
 use crate::wire::url::Url;
 
@@ -197,6 +197,8 @@ pub(super) fn agent(
             Duty::new(reporter),
             board,
         ));
+        // What read the configuration, the identity and the journal is not needed again.
+        memory::give_back_program();
         session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);
         match parting.ending() {

@@ -1,10 +1,10 @@
 //! Memory of its own pages: to be tested, locked so that it stays where it is, and for disks, which take bytes
-//! from whole pages alone.
+//! from whole pages alone. And the pages of the program itself.
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
 /// Of the smallest page of all kernels we know.
 const PAGE: usize = 4096;
@@ -128,6 +128,41 @@ pub fn physical(address: usize) -> Option<u64> {
         .and_then(|frame| frame.checked_mul(page)?.checked_add(address % page))
 }
 
+/// Has the kernel take the program's own pages out of this process's memory, those that are as the file has them:
+/// code, constants. What is used again comes back from the page cache by itself. After a phase that ran much code
+/// for the last time.
+pub fn give_back_program() {
+    // SAFETY: the function is called with what dl_iterate_phdr(3) promises, and takes no data.
+    unsafe { libc::dl_iterate_phdr(Some(give_back), std::ptr::null_mut()) };
+}
+
+/// Of the first object alone: the program.
+unsafe extern "C" fn give_back(
+    object: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the object is valid for this call, and so are its headers, as many as it says.
+    let (base, headers) = unsafe {
+        let object = &*object;
+        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        (object.dlpi_addr, headers)
+    };
+    let page = rustix::param::page_size() as u64;
+    for header in headers {
+        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
+            continue;
+        }
+        let from = base.wrapping_add(header.p_vaddr);
+        let start = from - from % page;
+        let length = (from.wrapping_add(header.p_filesz) - start).next_multiple_of(page);
+        // SAFETY: the range is a segment of the program that nobody may write, so every page in it is as the file has
+        // it, and the next access reads just that again.
+        let _ = unsafe { madvise(start as *mut _, length as usize, Advice::LinuxDontNeed) };
+    }
+    1
+}
+
 /// The number of the page frame in an entry of /proc/PID/pagemap, of a page that is present.
 fn frame(entry: u64) -> Option<u64> {
     let number = entry & ((1 << 55) - 1);
@@ -137,6 +172,23 @@ fn frame(entry: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_given_back_runs_on_and_is_smaller() {
+        // Pages of files that are in this process's memory, in KiB.
+        let mapped = || -> u64 {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("RssFile:"));
+            line.unwrap().trim_end_matches("kB").trim().parse().unwrap()
+        };
+        let before = mapped();
+        give_back_program();
+        let after = mapped();
+        assert!(after < before, "{before} KiB before, {after} KiB after");
+        assert_eq!(frame(1 << 63 | 5), Some(5));
+    }
 
     #[test]
     fn memory_holds_what_is_written_to_it_and_is_zero_before() {

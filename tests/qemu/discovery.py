@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from lab import wait_for
 
 FIRST, SECOND, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:99"
@@ -18,8 +20,15 @@ def parameters(dev, mac, *flags, host="10.0.2.2"):
 
 def with_facts(dev, mac, seconds, good=lambda facts: True):
     """The machine, once it has said what it is made of, and that is `good`."""
+    seen = {}
+
     def shown():
         done = dev.run("machines", "show", mac, "--json", check=False)
         found = json.loads(done.stdout) if done.returncode == 0 else {}
+        seen.update(found)
         return found if "facts" in found and good(found["facts"]) else None
-    return wait_for("the machine's facts", shown, seconds)
+    try:
+        return wait_for("the machine's facts", shown, seconds)
+    except pytest.fail.Exception as failure:
+        failure.add_note(f"it was known as {json.dumps(seen)}")
+        raise

@@ -5,7 +5,7 @@ use crate::facts;
 use crate::proto::{Command, OrderAnswer, OutputRequest, Role};
 use crate::session::{About, Duties, Signed, Stands, Terms};
 use crate::status::Board;
-use crate::sys::log;
+use crate::sys::{log, memory};
 
 /// What this bcd does for its control plane.
 pub(super) struct Work {
@@ -56,7 +56,10 @@ impl Duties for Work {
         log::tell_repeats();
     }
 
-    async fn welcomed(&self, _terms: Terms) {}
+    async fn welcomed(&self, _terms: Terms) {
+        // Nor is what opened the session, until the next one.
+        memory::give_back_program();
+    }
 
     async fn command(&self, command: Command, terms: Terms) {
         self.commands.command(command, terms.upgrade_required).await;
