@@ -98,6 +98,8 @@ pub(super) fn agent(
     joined: Joined,
     booted: Option<Booted>,
 ) -> Result<ExitCode, Failure> {
+    // What ran until now is not needed again; below, neither is what opens the journal and what connects.
+    memory::give_back_program();
     let (image_cache, site) = booted.map_or((None, None), |booted| {
         (booted.image_cache, Some(Arc::new(booted.site)))
     });
@@ -197,7 +199,6 @@ pub(super) fn agent(
             Duty::new(reporter),
             board,
         ));
-        // What read the configuration, the identity and the journal is not needed again.
         memory::give_back_program();
         session::run(member, journal, work, frames, stop).await;
         log::event(Level::Info, "node.stop", &[("node", Value::Text(&node_id))]);

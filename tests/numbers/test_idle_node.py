@@ -8,8 +8,8 @@ import pytest
 
 from lab import wait_for
 
-# Nearly all of it are pages of the program file. SPECIFICATION.md promised 2.5 MiB and says what became of that.
-PEAK_KIB = 2.85 * 1024
+# Nearly all of it are pages of the program file. SPECIFICATION.md says what was promised for the second, and missed.
+PEAK_KIB = {"plain": 2.5 * 1024, "websocket": 2.75 * 1024}
 QUIET_SECONDS = 60
 
 
@@ -66,5 +66,5 @@ def test_an_idle_node_with_a_session_stays_small_and_sleeps(dev, join, way):
     assert woken < 3, f"woken {woken} times in {QUIET_SECONDS} s"
     assert writes(process.pid, node) == written, "an idle node wrote to the disk"
     peak = status(process.pid, "VmHWM")
-    assert peak <= PEAK_KIB, f"peak memory {peak} KiB, promised are {PEAK_KIB:.0f} KiB"
+    assert peak <= PEAK_KIB[way], f"peak memory {peak} KiB, promised are {PEAK_KIB[way]:.0f} KiB"
     assert len(list(pathlib.Path(f"/proc/{process.pid}/task").iterdir())) <= 2

@@ -57,7 +57,6 @@ impl Duties for Work {
     }
 
     async fn welcomed(&self, _terms: Terms) {
-        // Nor is what opened the session, until the next one.
         memory::give_back_program();
     }
 
