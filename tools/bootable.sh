@@ -40,7 +40,7 @@ cp "$root/usr/lib/grub/i386-pc/boot.img" "$work/boot.img"
 
 echo lab > "$root/etc/hostname"
 printf '127.0.0.1 localhost\n' > "$root/etc/hosts"
-: > "$root/etc/fstab"
+echo "UUID=$uuid / ext4 defaults 0 0" > "$root/etc/fstab"
 rm -f "$root/etc/machine-id"
 : > "$root/etc/machine-id"
 mkdir -p "$root/etc/bcd"
