@@ -19,7 +19,11 @@ def deploy(order_id):
     return protos.deploy.DeployImageParams(order_id=order_id, disk=DISK, url="https://localhost:1/image")
 
 
-KINDS = {"disks.wipe": wipe, "deploy.image": deploy}
+def boot(order_id):
+    return protos.deploy.MachineBootParams(order_id=order_id, mode=protos.deploy.BootMode.Value("BOOT_MODE_KEXEC"), disk=DISK)
+
+
+KINDS = {"disks.wipe": wipe, "deploy.image": deploy, "machine.boot": boot}
 
 
 @pytest.fixture
