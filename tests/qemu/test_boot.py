@@ -97,6 +97,11 @@ def installed(dev, seconds):
     return wait_for("the installed node", connected, seconds)[0]
 
 
+def booted(dev):
+    """The events of what machines booted from."""
+    return [json.loads(line) for line in dev.run("events", "--kind", "booted_from", "--json").stdout.splitlines()]
+
+
 @pytest.mark.parametrize("mode", ["kexec", "reboot"])
 def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, deploying, tmp_path, mode):
     files = tmp_path / "files"
@@ -143,7 +148,7 @@ def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, d
         assert (shown["nodeId"], shown["orderId"], shown["verdict"]) == (node, order, "DeployedDisk"), shown
         assert "booted from the deployed disk" in dev.run("nodes", "show", node).stdout
         assert "booted from the deployed disk" in dev.run("machines", "show", FIRST).stdout
-        event, = dev.json("events", "list", "--kind", "booted_from")["events"]
+        event, = booted(dev)
         assert (event["nodeId"], event["body"]["verdict"]) == (node, "DeployedDisk"), event
         facts = dev.json("nodes", "show", node)["details"]["facts"]
         assert [(part["disk"], part["partition"], part["partuuid"]) for part in facts["root"]["parts"]] == [
@@ -153,7 +158,7 @@ def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, d
             # The firmware starts the same disk, by the same GRUB.
             succeeded(dev, "commands", "run", node, "node.reboot")
             assert "Loading Linux" in guest.output()
-            assert len(dev.json("events", "list", "--kind", "booted_from")["events"]) == 1
+            assert booted(dev) == [event]
         for receipt in dev.json("receipts", "list")["receipts"]:
             kept = tmp_path / f"{receipt['orderId']}.json"
             dev.run("receipts", "show", receipt["orderId"], "--output", kept)
