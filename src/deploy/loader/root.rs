@@ -110,6 +110,7 @@ fn words(line: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::indexing_slicing)]
     use super::*;
 
     fn volumes() -> Vec<Volume> {

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 use std::collections::BTreeMap;
 
 use super::*;
@@ -425,7 +425,7 @@ fn extlinux_starts_its_default_label() {
         match (start("/syslinux.cfg", text), says) {
             (Ok(entry), Ok(kernel)) => assert_eq!(entry.kernel, place(1, kernel)),
             (Err(error), Err(says)) => assert!(error.to_string().contains(says), "{error}"),
-            (got, _) => assert!(false, "{text}: {got:?}"),
+            (got, _) => panic!("{text}: {got:?}"),
         }
     }
 }

@@ -55,9 +55,8 @@ impl Grub<'_> {
         let mut path = [self.value("prefix"), "/grubenv"].concat();
         let mut rest = arguments.iter();
         while let Some(word) = rest.next() {
-            match word.as_str() {
-                "-f" | "--file" => path = rest.next().cloned().unwrap_or_default(),
-                _ => {}
+            if matches!(word.as_str(), "-f" | "--file") {
+                path = rest.next().cloned().unwrap_or_default();
             }
         }
         let Some(at) = self.place(&path) else {
