@@ -69,7 +69,7 @@ pub fn prepare(
         Err(error) => return Err(Error::Loader(error)),
     };
     let room = memory.saturating_sub(RESERVE) / COPIES;
-    let kernel = disk.fill("kernel", &[entry.kernel.clone()], room)?;
+    let kernel = disk.fill("kernel", std::slice::from_ref(&entry.kernel), room)?;
     let room = room.saturating_sub(kernel.length());
     let initrd = match entry.initrds.is_empty() {
         true => None,
