@@ -1,39 +1,34 @@
 //! The two checksums that images carry: CRC-32 (gzip, xz, partition tables) and CRC-64 (xz). Both are of the reflected
 //! kind: bits go in lowest first, and the register begins and ends inverted.
 
+use std::sync::LazyLock;
+
 /// Of IEEE 802.3.
-static TABLES_32: Tables = tables(0xedb8_8320);
+static TABLES_32: LazyLock<Tables> = LazyLock::new(|| tables(0xedb8_8320));
 /// Of ECMA-182.
-static TABLES_64: Tables = tables(0xc96c_5795_d787_0f42);
+static TABLES_64: LazyLock<Tables> = LazyLock::new(|| tables(0xc96c_5795_d787_0f42));
 
-/// `[n][b]` is what byte `b` has made of the register after `n` bytes more.
-type Tables = [[u64; 256]; 8];
+/// Eight, of which `[n][b]` is what byte `b` has made of the register after `n` bytes more. Made when they are needed:
+/// they would be a hundredth of the program.
+type Tables = Vec<[u64; 256]>;
 
-// Done by the compiler: an index past the end would not compile.
-#[allow(clippy::indexing_slicing)]
-const fn tables(polynomial: u64) -> Tables {
-    let mut tables = [[0; 256]; 8];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut register = byte as u64;
-        let mut after = 0;
-        while after < 8 {
-            let mut bit = 0;
-            while bit < 8 {
-                register = (register >> 1) ^ (polynomial * (register & 1));
-                bit += 1;
+fn tables(polynomial: u64) -> Tables {
+    let mut tables: Tables = Vec::with_capacity(8);
+    let mut registers: [u64; 256] = std::array::from_fn(|byte| byte as u64);
+    for _ in 0..8 {
+        for register in &mut registers {
+            for _ in 0..8 {
+                *register = (*register >> 1) ^ (polynomial * (*register & 1));
             }
-            tables[after][byte] = register;
-            after += 1;
         }
-        byte += 1;
+        tables.push(registers);
     }
     tables
 }
 
 /// A checksum that takes its bytes piece by piece.
 pub struct Crc {
-    tables: &'static Tables,
+    tables: &'static [[u64; 256]],
     inverted: u64,
     register: u64,
 }
@@ -66,10 +61,11 @@ impl Crc {
                 register ^= entry(table, byte);
             }
         }
-        let [first, ..] = self.tables;
-        for byte in rest {
-            let [low, ..] = register.to_le_bytes();
-            register = (register >> 8) ^ entry(first, low ^ byte);
+        if let Some(first) = self.tables.first() {
+            for byte in rest {
+                let [low, ..] = register.to_le_bytes();
+                register = (register >> 8) ^ entry(first, low ^ byte);
+            }
         }
         self.register = register;
     }
