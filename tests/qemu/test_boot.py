@@ -80,8 +80,9 @@ def disk(path, mib):
     return path
 
 
-def nvme(path, serial):
-    return ["-drive", f"file={path},if=none,id={serial},format=raw,cache=unsafe", "-device", f"nvme,drive={serial},serial={serial}"]
+def nvme(path, serial, *device):
+    return ["-drive", f"file={path},if=none,id={serial},format=raw,cache=unsafe",
+            "-device", ",".join([f"nvme,drive={serial},serial={serial}", *device])]
 
 
 def succeeded(dev, *arguments):
@@ -113,11 +114,10 @@ def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, d
     with web(files) as url:
         (files / "boot.ipxe").write_text(
             f"#!ipxe\nkernel {url}/vmlinuz {parameters(dev, FIRST)} {TOLERANT} {CONSOLES}\ninitrd {url}/initrd.img\nboot\n")
-        # The network once; after a reset the firmware starts the disk.
+        # The firmware starts the first disk if it can, else from the network: at first it cannot.
         guest = machine(
-            "", "-boot", "once=n,order=c", "-netdev", f"user,id=n0,tftp={files},bootfile=boot.ipxe",
-            "-device", f"virtio-net-pci,netdev=n0,mac={FIRST}", *nvme(disks[0], "NVME0001"), *nvme(disks[1], "NVME0002"),
-            direct=False, memory=1024)
+            "", "-netdev", f"user,id=n0,tftp={files},bootfile=boot.ipxe", "-device", f"virtio-net-pci,netdev=n0,mac={FIRST},bootindex=2",
+            *nvme(disks[0], "NVME0001", "bootindex=1"), *nvme(disks[1], "NVME0002"), direct=False, memory=1024)
         guest.wait_for(JOINED, 400)
         facts = with_facts(dev, FIRST, 300)["facts"]
         names = {disk["serial"]: disk["stable_name"] for disk in facts["disks"]}
