@@ -17,6 +17,7 @@ macro_rules! messages {
 messages! {
     Ack
     AnyReceipt
+    BootedFrom
     CancelCommand
     Command
     CommandProgress
@@ -64,6 +65,8 @@ messages! {
     LogSection
     LogsCollectParams
     LogsCollectResult
+    MachineBootParams
+    MachineBootResult
     NetworkInterface
     NodeFrame
     NodeSpec
@@ -79,6 +82,8 @@ messages! {
     RenewNow
     RenewRequest
     Renewal
+    RootFilesystem
+    RootPart
     SealedToken
     SectionStatus
     ServerTime
