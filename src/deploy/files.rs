@@ -159,7 +159,7 @@ impl OsFile {
         [self.directory, "/", self.name].concat()
     }
 
-    fn new(&self) -> New<'_> {
+    fn content(&self) -> New<'_> {
         New {
             bytes: &self.bytes,
             mode: MODE,
@@ -215,7 +215,8 @@ pub fn root(
             why.push(format!("{number} is {}", volume.kind()));
             continue;
         }
-        if !(*sure && candidates.len() == 1) && !has_release(&volume)? {
+        let alone = *sure && candidates.len() == 1;
+        if !(alone || has_release(&volume)?) {
             why.push(format!("{number} has no os-release"));
             continue;
         }
@@ -241,7 +242,7 @@ pub fn write(volume: &Volume, files: &[OsFile], scratch: &Path) -> Result<Vec<St
             .make_directory(file.directory, DIRECTORY_MODE)
             .and_then(|directory| {
                 let path = [&directory, "/", file.name].concat();
-                volume.write(&path, &file.new(), scratch)?;
+                volume.write(&path, &file.content(), scratch)?;
                 Ok(path)
             });
         paths.push(written.map_err(Error::Volume)?);
@@ -255,7 +256,7 @@ pub fn write(volume: &Volume, files: &[OsFile], scratch: &Path) -> Result<Vec<St
 /// One is not.
 pub fn holds(volume: &Volume, files: &[OsFile], paths: &[String]) -> Result<(), Error> {
     let mut all = files.iter().zip(paths);
-    all.try_for_each(|(file, path)| volume.holds(path, &file.new()))
+    all.try_for_each(|(file, path)| volume.holds(path, &file.content()))
         .map_err(Error::Volume)
 }
 
