@@ -118,7 +118,8 @@ def test_plugins_live_through_a_restart_of_bcd_and_nothing_else_of_its_group_doe
         host.run("systemctl", "restart", "bcd.service")
         assert host.run("systemctl", "show", "--value", "--property=MainPID", "bcd.service") != before
         connected(fleet)
-        return host.execute("cat", f"/proc/{pid}/comm").stdout.strip() == "sleep"
+        # One that was killed and not yet waited for is dead.
+        return "\nState:\tS" in host.execute("cat", f"/proc/{pid}/status").stdout
 
     well(host.install(made(), token=fleet.token()))
     connected(fleet)
