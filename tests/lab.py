@@ -151,8 +151,9 @@ class ControlPlane:
     def kill(self):
         self.process.kill()
 
-    def run(self, *arguments, check=True, seconds=60):
-        """An operator's command against this control plane."""
+    def run(self, *arguments, check=True, seconds=None):
+        """An operator's command against this control plane. What a node does for it may take minutes."""
+        seconds = seconds or (600 if "--wait" in arguments else 60)
         done = subprocess.run(
             [*self.prefix, str(self.program), *[str(a) for a in arguments], "--dir", str(self.dir)],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean_env(), timeout=seconds)
