@@ -13,6 +13,12 @@ use rustix::fs::{MemfdFlags, memfd_create};
 const UNLOAD: libc::c_ulong = 1;
 const NO_INITRAMFS: libc::c_ulong = 4;
 
+/// The call's number; libc does not have it for arm64's musl.
+#[cfg(target_arch = "aarch64")]
+const KEXEC_FILE_LOAD: libc::c_long = 294;
+#[cfg(not(target_arch = "aarch64"))]
+const KEXEC_FILE_LOAD: libc::c_long = libc::SYS_kexec_file_load;
+
 /// A file in memory that is being filled.
 pub struct Filling {
     file: File,
@@ -68,7 +74,7 @@ pub fn load(kernel: &Filled, initrd: Option<&Filled>, command_line: &str) -> io:
     // SAFETY: both descriptors are open for the call, and the pointer is to that many bytes, which are only read.
     let done = unsafe {
         libc::syscall(
-            libc::SYS_kexec_file_load,
+            KEXEC_FILE_LOAD,
             kernel.0.as_raw_fd(),
             initrd,
             length,
@@ -87,7 +93,7 @@ pub fn unload() {
     // SAFETY: with this flag nothing but the flag is looked at.
     unsafe {
         libc::syscall(
-            libc::SYS_kexec_file_load,
+            KEXEC_FILE_LOAD,
             -1,
             -1,
             0_usize,
