@@ -128,9 +128,10 @@ pub fn systemd_boot(
         None => String::new(),
         Some(at) => {
             let config = text(files, at, CONFIG)?;
-            let default = config
-                .lines()
-                .find_map(|line| line.trim().strip_prefix("default"));
+            let default = config.lines().find_map(|line| {
+                let (key, value) = line.trim().split_once(char::is_whitespace)?;
+                (key == "default").then_some(value)
+            });
             default.unwrap_or_default().trim().to_owned()
         }
     };

@@ -348,7 +348,11 @@ fn systemd_boot_starts_what_its_order_or_its_configuration_says() {
         (place(1, "/k-new"), 2)
     );
     assert_eq!(chosen.command_line, "root=UUID=r quiet");
-    let mut files = base().with(1, "/loader/loader.conf", "timeout 3\ndefault os-6.9*\n");
+    let mut files = base().with(
+        1,
+        "/loader/loader.conf",
+        "timeout 3\ndefault-colour red\ndefault os-6.9*\n",
+    );
     assert_eq!(
         default_entry(&volumes, true, &mut files).unwrap().title,
         "old"
