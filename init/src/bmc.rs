@@ -103,22 +103,32 @@ pub fn report() {
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    for wait in AGAIN {
-        match address() {
-            Ok(Some(Lan { address, mac })) => {
-                let mac = mac.map(shown).unwrap_or_default();
-                return facts::write(facts::BMC, &format!("{address}\t{mac}\n"));
-            }
-            // It is on no network.
-            Ok(None) => return,
-            // A driver without a BMC.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => say(&format!(
-                "the BMC does not say its address: {DEVICE}: {error}"
-            )),
-        }
+    let found = patiently(&mut address, &mut |wait, error| {
+        say(&format!(
+            "the BMC does not say its address: {DEVICE}: {error}"
+        ));
         std::thread::sleep(Duration::from_secs(wait));
+    });
+    if let Some(Lan { address, mac }) = found {
+        let mac = mac.map(shown).unwrap_or_default();
+        facts::write(facts::BMC, &format!("{address}\t{mac}\n"));
     }
+}
+
+/// What `asked` finds, asked again after each failure, once `waits` has waited so many seconds. `None`: the BMC is on no
+/// network, there is a driver and no BMC, or it never said.
+fn patiently(
+    asked: &mut dyn FnMut() -> io::Result<Option<Lan>>,
+    waits: &mut dyn FnMut(u64, io::Error),
+) -> Option<Lan> {
+    for wait in AGAIN {
+        match asked() {
+            Ok(found) => return found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => waits(wait, error),
+        }
+    }
+    None
 }
 
 fn address() -> io::Result<Option<Lan>> {
@@ -152,6 +162,36 @@ mod tests {
             Some(known.map_or(vec![0xcc], |(_, _, value)| [&[0, 0x11], *value].concat()))
         };
         (ask(&mut exchange), count)
+    }
+
+    #[test]
+    fn a_bmc_that_is_not_ready_is_asked_again_for_minutes_and_no_bmc_once() {
+        let asked = |ready_after: usize, error: io::ErrorKind| {
+            let (mut asked, mut waited) = (0, Vec::new());
+            let lan = Lan {
+                address: IpAddr::V4(Ipv4Addr::new(10, 9, 8, 7)),
+                mac: None,
+            };
+            let mut ask = || {
+                asked += 1;
+                match asked > ready_after {
+                    true => Ok(Some(lan.clone())),
+                    false => Err(error.into()),
+                }
+            };
+            let found = patiently(&mut ask, &mut |wait, _| waited.push(wait));
+            (found.is_some(), waited)
+        };
+        assert_eq!(asked(0, io::ErrorKind::TimedOut), (true, vec![]));
+        assert_eq!(asked(3, io::ErrorKind::TimedOut), (true, vec![5, 15, 30]));
+        let (found, waited) = asked(99, io::ErrorKind::TimedOut);
+        assert!(!found && waited.iter().sum::<u64>() > 180, "{waited:?}");
+        assert_eq!(asked(99, io::ErrorKind::NotFound), (false, vec![]));
+        let mut none = || Ok(None);
+        assert_eq!(
+            patiently(&mut none, &mut |_, _| panic!("it answered")),
+            None
+        );
     }
 
     const HERE: &[u8] = &[10, 9, 8, 7];
