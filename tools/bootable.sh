@@ -8,6 +8,8 @@
 # already is used again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=tools/guest.sh
+. tools/guest.sh
 
 into=$PWD/target/debian/bootable
 config=src/deploy/loader/testdata/debian.cfg
@@ -15,18 +17,15 @@ uuid=4f6c2f0b-92b7-4d0c-a2d7-7f0e3c9c2d11
 mkdir -p target/debian
 exec 9> target/debian/bootable.lock
 flock 9
-if [[ -e $into/root.img && $into/root.img -nt tools/bootable.sh && $into/root.img -nt $config ]]; then
+if [[ -e $into/root.img && $into/root.img -nt tools/bootable.sh && $into/root.img -nt tools/guest.sh && $into/root.img -nt $config ]]; then
   echo "$into"
   exit 0
 fi
 
 work=$(mktemp -d target/debian/new.XXXXXX)
 trap 'rm -rf "$work"' EXIT
-mmdebstrap --quiet --variant=minbase \
-  --include=systemd,systemd-sysv,udev,dbus,kmod,iproute2,passwd,initramfs-tools,zstd,linux-image-cloud-amd64,grub-pc-bin,grub-common \
-  --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-  bookworm "$work/root" >&2
 root=$work/root
+debian_root "$root" initramfs-tools,zstd,linux-image-cloud-amd64,grub-pc-bin,grub-common
 version=$(basename "$(echo "$root"/boot/vmlinuz-*)")
 version=${version#vmlinuz-}
 mkdir -p "$root/boot/grub/i386-pc"
@@ -38,19 +37,8 @@ chroot "$root" grub-mkimage -O i386-pc -o /core.img -p '(hd0,gpt2)/boot/grub' \
 mv "$root/core.img" "$work/core.img"
 cp "$root/usr/lib/grub/i386-pc/boot.img" "$work/boot.img"
 
-echo lab > "$root/etc/hostname"
-printf '127.0.0.1 localhost\n' > "$root/etc/hosts"
 echo "UUID=$uuid / ext4 defaults 0 0" > "$root/etc/fstab"
-rm -f "$root/etc/machine-id"
-: > "$root/etc/machine-id"
 mkdir -p "$root/etc/bcd"
-cat > "$root/etc/systemd/network/lab.network" <<END
-[Match]
-Type=ether
-[Network]
-Address=10.0.2.15/24
-Gateway=10.0.2.2
-END
 # The lab writes bcd, its configuration and a token into the image.
 cat > "$root/etc/systemd/system/bcd.service" <<END
 [Unit]
@@ -65,14 +53,8 @@ RestartSec=5
 [Install]
 WantedBy=multi-user.target
 END
-for unit in bcd.service systemd-networkd.service; do
-  systemctl --root="$root" --quiet enable "$unit"
-done
-for unit in systemd-logind.service getty@.service serial-getty@.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
-  systemd-networkd-wait-online.service; do
-  ln -sf /dev/null "$root/etc/systemd/system/$unit"
-done
-rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin "$root"/usr/lib/grub
+debian_units "$root" bcd.service systemd-logind.service
+rm -rf "$root/usr/lib/grub"
 mke2fs -q -t ext4 -U "$uuid" -d "$root" "$work/root.img" 800M >&2
 rm -rf "$root"
 rm -rf "$into"

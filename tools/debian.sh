@@ -7,6 +7,8 @@
 # Prints the image's path, ext4. What is there already is used again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=tools/guest.sh
+. tools/guest.sh
 
 kernel=${1:-}
 [[ -d $kernel/lib/modules ]] || { echo "usage: $0 KERNEL-DIRECTORY" >&2; exit 2; }
@@ -14,31 +16,18 @@ image=$PWD/target/debian/root.img
 mkdir -p target/debian
 exec 9> target/debian/lock
 flock 9
-if [[ -e $image && $image -nt tools/debian.sh ]]; then
+if [[ -e $image && $image -nt tools/debian.sh && $image -nt tools/guest.sh ]]; then
   echo "$image"
   exit 0
 fi
 
 work=$(mktemp -d target/debian/new.XXXXXX)
 trap 'rm -rf "$work"' EXIT
-mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,udev,dbus,kmod,iproute2,curl,ca-certificates,passwd \
-  --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-  bookworm "$work/root" >&2
 root=$work/root
+debian_root "$root" curl,ca-certificates
 cp -r "$kernel/lib/modules" "$root/usr/lib/modules"
 printf 'virtio_pci\nvirtio_net\n' > "$root/etc/modules-load.d/lab.conf"
-echo lab > "$root/etc/hostname"
-printf '127.0.0.1 localhost\n' > "$root/etc/hosts"
 : > "$root/etc/fstab"
-rm -f "$root/etc/machine-id"
-: > "$root/etc/machine-id"
-cat > "$root/etc/systemd/network/lab.network" <<END
-[Match]
-Type=ether
-[Network]
-Address=10.0.2.15/24
-Gateway=10.0.2.2
-END
 # What the lab puts beside, and a root shell on the second serial line.
 cat > "$root/etc/systemd/system/lab.service" <<END
 [Unit]
@@ -53,14 +42,7 @@ Restart=always
 [Install]
 WantedBy=multi-user.target
 END
-for unit in lab.service systemd-networkd.service; do
-  systemctl --root="$root" --quiet enable "$unit"
-done
-for unit in getty@.service serial-getty@.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
-  systemd-networkd-wait-online.service; do
-  ln -sf /dev/null "$root/etc/systemd/system/$unit"
-done
-rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin
+debian_units "$root" lab.service
 mke2fs -q -t ext4 -d "$root" "$work/root.img" 1500M
 mv "$work/root.img" "$image"
 echo "$image"

@@ -83,15 +83,22 @@ def fleet(better_compute, tmp_path, release):
             control_plane.kill()
 
 
-@pytest.fixture
-def host(fleet, tmp_path):
-    """One that systemd runs, in the fleet's network."""
+@contextlib.contextmanager
+def hosting(kind, fleet, tmp_path, *binds):
+    """A host of a kind that systemd runs, in the fleet's network; `binds` are for its container, before its own."""
     directory = tmp_path / "host"
     directory.mkdir()
-    host = Host(directory, fleet)
+    host = kind(directory, fleet)
+    host.binds[:0] = binds
     host.start()
     yield host
     host.stop()
+
+
+@pytest.fixture
+def host(fleet, tmp_path):
+    with hosting(Host, fleet, tmp_path) as host:
+        yield host
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from lab import wait_for
 
+from .conftest import hosting
 from .host import Host
 from .test_host import connected, well
 
@@ -50,12 +51,8 @@ class Timed(Host):
 
 @pytest.fixture
 def host(fleet, tmp_path):
-    directory = tmp_path / "host"
-    directory.mkdir()
-    host = Timed(directory, fleet)
-    host.start()
-    yield host
-    host.stop()
+    with hosting(Timed, fleet, tmp_path) as host:
+        yield host
 
 
 def test_a_host_is_a_node_within_two_seconds_of_the_scripts_own(host, fleet, release, capsys):

@@ -8,6 +8,7 @@ import pytest
 from helper.conftest import PEER, PYTHON
 from lab import ROOT, wait_for
 
+from .conftest import hosting
 from .host import Host
 from .test_host import connected, pytestmark, well  # noqa: F401  (pytestmark is pytest's)
 from .test_unprivileged import ACCOUNT_TOOLS, CONFIG, pid
@@ -19,13 +20,8 @@ SSHD = ROOT / "target/sshd"
 def host(fleet, tmp_path):
     """One whose /usr has an SSH server too."""
     assert (SSHD / "usr/sbin/sshd").exists(), "there is no SSH server: run tools/sshd.sh"
-    directory = tmp_path / "host"
-    directory.mkdir()
-    host = Host(directory, fleet)
-    host.binds[:0] = [f"--overlay-ro=/usr:{SSHD}/usr:/usr"]
-    host.start()
-    yield host
-    host.stop()
+    with hosting(Host, fleet, tmp_path, f"--overlay-ro=/usr:{SSHD}/usr:/usr") as host:
+        yield host
 
 
 def test_it_is_reloaded_only_when_its_configuration_holds(host, fleet, made):
@@ -47,7 +43,7 @@ def test_it_is_reloaded_only_when_its_configuration_holds(host, fleet, made):
 
     host.execute("sh", "-c", "mkdir -p /etc/ssh && ssh-keygen -A && useradd --system --home-dir /run/sshd sshd")
     host.execute("tee", "/etc/ssh/sshd_config", stdin="UsePAM no\nListenAddress 127.0.0.1\n")
-    # Where the machine that runs this has an SSH server of its own, one was started with the host, and had no configuration.
+    # At a first boot systemd enables what is installed: one was started with the host, again and again, and had no configuration.
     host.run("sh", "-c", "systemctl stop ssh.socket ssh.service; systemctl reset-failed; systemctl start ssh.service")
     wait_for("the SSH server", lambda: host.run("systemctl", "is-active", "ssh.service").strip() == "active")
     server = host.run("systemctl", "show", "--value", "--property=MainPID", "ssh.service").strip()
