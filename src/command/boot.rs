@@ -18,8 +18,7 @@ use crate::sys::kexec;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::power::Ending;
 
-/// The longest text of a target, and of what is put behind a command line.
-const TEXT: usize = 256;
+/// The longest text that is put behind a command line.
 const APPEND: usize = 1024;
 /// How long the control plane may take to acknowledge what it was told.
 const DELIVERY: Duration = Duration::from_secs(120);
@@ -47,10 +46,12 @@ impl Boot {
         if !is_kexec && !matches!(params.mode, BootMode::REBOOT | BootMode::POWER_OFF) {
             return Err("mode is none that is known".to_owned());
         }
-        let target = params.disk.clone().unwrap_or_default();
-        let texts = [&target.stable_name, &target.serial, &target.wwn];
-        if target.stable_name.is_empty() == is_kexec || texts.iter().any(|text| text.len() > TEXT) {
-            return Err("kexec, and nothing else, needs a disk with a stable_name; each text of it has 256 bytes at most".to_owned());
+        if params.disk.is_some() != is_kexec {
+            return Err("kexec, and nothing else, needs a disk".to_owned());
+        }
+        let target = params.disk.unwrap_or_default();
+        if is_kexec {
+            disk::check(&target)?;
         }
         if params.append.len() > APPEND || params.append.chars().any(char::is_control) {
             return Err("append is one line of at most 1024 bytes".to_owned());
@@ -122,12 +123,7 @@ impl Boot {
     /// Loads what the disk's loader would start.
     fn load(&self, context: &Context, result: &mut MachineBootResult) -> Result<(), Failure> {
         let tree = Tree::new("/".as_ref());
-        let refused = |refusal: disk::Refusal| {
-            let name = &self.target.stable_name;
-            Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
-        };
-        let found = disk::find(&tree, &disk::list(&tree), &self.target).map_err(refused)?;
-        let block = disk::hold(&tree, &found).map_err(refused)?;
+        let (found, block) = ordered::hold(&tree, &self.target)?;
         let meminfo = tree.bytes("proc/meminfo", MEMINFO).unwrap_or_default();
         let free = kilobytes(&meminfo, "MemAvailable:").unwrap_or(0);
         let node = ["/dev/", &found.kernel_name].concat();

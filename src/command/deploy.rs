@@ -29,8 +29,6 @@ use crate::wire::url::Url;
 
 /// Where files wait to be written, in memory.
 const SCRATCH: &str = "/run/bcd/os-files";
-/// The longest text of a target.
-const TEXT: usize = 256;
 
 /// An image to be deployed.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,10 +53,7 @@ impl Deploy {
             return Err("order_id is ord_ and a lower-case ULID".to_owned());
         }
         let target = params.disk.unwrap_or_default();
-        let texts = [&target.stable_name, &target.serial, &target.wwn];
-        if target.stable_name.is_empty() || texts.iter().any(|text| text.len() > TEXT) {
-            return Err("the disk has no stable_name, or a text of over 256 bytes".to_owned());
-        }
+        disk::check(&target)?;
         let url = Url::parse(&params.url).map_err(|error| error.to_string())?;
         let digest = |name: &str, bytes: &[u8]| match bytes.len() {
             0 => Ok(None),
@@ -96,7 +91,7 @@ impl Deploy {
             let missing = volumes::Error::NoProgram("debugfs");
             return Err(explained(UNSUPPORTED, &missing));
         }
-        let (found, block) = self.disk()?;
+        let (found, block) = ordered::hold(&Tree::new("/".as_ref()), &self.target)?;
         let _writing = ordered::claim(context, &self.order_id)?;
         let started_ms = context.trusted_ms();
         let mut receipt = DeployReceipt {
@@ -134,19 +129,6 @@ impl Deploy {
             None => Ok(Outcome::Succeeded(result.encode_to_vec())),
             Some(failure) => Err(failure),
         }
-    }
-
-    /// The disk that is meant, held: nobody mounts or claims it from here on.
-    fn disk(&self) -> Result<(Disk, Block), Failure> {
-        let tree = Tree::new("/".as_ref());
-        let disks = disk::list(&tree);
-        let refused = |refusal: disk::Refusal| {
-            let name = &self.target.stable_name;
-            Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
-        };
-        let found = disk::find(&tree, &disks, &self.target).map_err(refused)?;
-        let block = disk::hold(&tree, &found).map_err(refused)?;
-        Ok((found, block))
     }
 
     /// Where the image may come from: the site's cache has what is pinned.

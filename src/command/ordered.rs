@@ -8,10 +8,12 @@ use super::work::Context;
 use crate::crypto::digest;
 use crate::crypto::envelope::Purpose;
 use crate::crypto::pin::Pin;
+use crate::deploy::disk;
 use crate::facts::firmware::telling;
 use crate::facts::tree::Tree;
 use crate::journal::{Class, Entry};
-use crate::proto::{Command, Event, EventBody, Message, ReceiptHead, Role};
+use crate::proto::{Command, Disk, DiskTarget, Event, EventBody, Message, ReceiptHead, Role};
+use crate::sys::block::Block;
 
 /// Whether a command's work may begin here: one of a kind that is done on orders needs a ramdisk, and a signed order for
 /// this node, of which this gives the id.
@@ -39,6 +41,19 @@ pub fn permit(
     order
         .map(Some)
         .map_err(|refused| Outcome::Failed(refused.failure()))
+}
+
+/// The disk that is meant, held: nobody mounts or claims it from here on.
+///
+/// # Errors
+/// It is not there, is another now, or is in use.
+pub fn hold(tree: &Tree, target: &DiskTarget) -> Result<(Disk, Block), Failure> {
+    let held = disk::find(tree, &disk::list(tree), target)
+        .and_then(|found| disk::hold(tree, &found).map(|block| (found, block)));
+    held.map_err(|refusal| {
+        let name = &target.stable_name;
+        Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
+    })
 }
 
 /// Makes the order this command's own, so that it may write; the machine does not go down before what is given is dropped.

@@ -13,8 +13,8 @@ use super::work::{Context, UNKNOWN};
 use super::worker::{self, Parent};
 use crate::crypto::digest::hex;
 use crate::crypto::envelope::Purpose;
-use crate::deploy::is_order_id;
 use crate::deploy::wipe::drive::wipe_target;
+use crate::deploy::{disk, is_order_id};
 use crate::proto::{
     DiskTarget, DisksWipeParams, DisksWipeResult, Message, WipeMethod, WipeOutcome, WipeReceipt,
     WipedDisk,
@@ -23,9 +23,8 @@ use crate::sys::log::{self, Level, Value};
 use crate::sys::process::RunError;
 use crate::sys::random;
 
-/// Disks of an order, and the longest text of a target.
+/// Disks of an order.
 const DISKS: usize = 64;
-const TEXT: usize = 256;
 const METHODS: usize = 14;
 /// What is kept of the kind's time for the receipt.
 const RESERVE: Duration = Duration::from_secs(120);
@@ -58,15 +57,12 @@ impl Wipe {
                 disks.len()
             ));
         }
-        for (n, disk) in disks.iter().enumerate() {
-            let texts = [&disk.stable_name, &disk.serial, &disk.wwn];
-            if disk.stable_name.is_empty() || texts.iter().any(|text| text.len() > TEXT) {
-                return Err("a disk has no stable_name, or a text of over 256 bytes".to_owned());
-            }
+        for (n, target) in disks.iter().enumerate() {
+            disk::check(target)?;
             if disks
                 .iter()
                 .take(n)
-                .any(|other| other.stable_name == disk.stable_name)
+                .any(|other| other.stable_name == target.stable_name)
             {
                 return Err("a disk is named twice".to_owned());
             }

@@ -56,17 +56,17 @@ pub struct Context {
 impl Context {
     /// Waits until the control plane is known to have heard that this command runs, at most `wait` long.
     pub fn await_acknowledgement(&self, wait: Duration) {
-        let end = Instant::now() + wait;
-        while self.journal.status().acked < self.running_event
-            && Instant::now() < end
-            && !self.stop.wait(ACK_LOOK)
-        {}
+        self.acknowledged(self.running_event, wait);
     }
 
     /// Waits until the control plane has all that the journal holds by now, at most `wait` long; whether it has.
     pub fn deliver(&self, wait: Duration) -> bool {
-        let (end, last) = (Instant::now() + wait, self.journal.status().position);
-        while self.journal.status().acked < last {
+        self.acknowledged(self.journal.status().position, wait)
+    }
+
+    fn acknowledged(&self, position: u64, wait: Duration) -> bool {
+        let end = Instant::now() + wait;
+        while self.journal.status().acked < position {
             if Instant::now() >= end || self.stop.wait(ACK_LOOK) {
                 return false;
             }

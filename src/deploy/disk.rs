@@ -18,6 +18,8 @@ const NAMES: usize = 1024;
 const LIST: usize = 4 * 1024 * 1024;
 /// How often and how far apart a disk that is busy is tried.
 const LOOKS: u32 = 10;
+/// The longest text of a target.
+const TEXT: usize = 256;
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Why a disk is no target. Nothing was written to it.
@@ -128,6 +130,18 @@ impl fmt::Display for Refusal {
 /// All disks below `tree`, as [`find`] takes them.
 pub fn list(tree: &Tree) -> Vec<Disk> {
     disks::list(tree)
+}
+
+/// Whether an order names a disk so that it can be found.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check(target: &DiskTarget) -> Result<(), String> {
+    let texts = [&target.stable_name, &target.serial, &target.wwn];
+    match target.stable_name.is_empty() || texts.iter().any(|text| text.len() > TEXT) {
+        true => Err("a disk has no stable_name, or a text of over 256 bytes".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// The disk among `disks` (those below `tree`) that `target` means, if it may be written to.

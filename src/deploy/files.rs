@@ -9,7 +9,7 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::gpt::{Partition, Table};
+use super::gpt::{self, Guid, Partition, Table};
 use super::image::HEAD;
 use super::volumes::{self, New, Volume};
 use crate::attest::join_token::JoinToken;
@@ -25,31 +25,41 @@ const NOCLOUD: &str = "/var/lib/cloud/seed/nocloud";
 const DIRECTORY_MODE: u32 = 0o700;
 pub const MODE: u32 = 0o600;
 
-/// The root of this machine's kind.
-const ROOT: &str = match cfg!(target_arch = "aarch64") {
-    true => "b921b045-1df0-41c3-af44-4c6f280d3fae",
-    false => "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
-};
 /// What no root is in.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(Guid, &str); 9] = [
+    (gpt::ESP, "an EFI system partition"),
     (
-        "c12a7328-f81f-11d2-ba4b-00a0c93ec93b",
-        "an EFI system partition",
-    ),
-    (
-        "21686148-6449-6e6f-744e-656564454649",
+        Guid::written(0x2168_6148_6449_6e6f_744e_6565_6445_4649),
         "a BIOS boot partition",
     ),
     (
-        "bc13c2ff-59e6-4262-a352-b275fd6f7172",
+        Guid::written(0xbc13_c2ff_59e6_4262_a352_b275_fd6f_7172),
         "a boot loader's partition",
     ),
-    ("0657fd6d-a4ab-43c4-84e5-0933c84b4f4f", "swap"),
-    ("933ac7e1-2eb4-4f13-b844-0e14e2aef915", "for homes"),
-    ("e6d6d379-f507-44c2-a23c-238f2a3df928", "LVM"),
-    ("ca7d7ccb-63ed-4c53-861c-1742536059cc", "LUKS"),
-    ("a19d880f-05fc-4d3b-a006-743f0f84911e", "RAID"),
-    ("e3c9e316-0b5c-4db8-817d-f92df00215ae", "reserved"),
+    (
+        Guid::written(0x0657_fd6d_a4ab_43c4_84e5_0933_c84b_4f4f),
+        "swap",
+    ),
+    (
+        Guid::written(0x933a_c7e1_2eb4_4f13_b844_0e14_e2ae_f915),
+        "for homes",
+    ),
+    (
+        Guid::written(0xe6d6_d379_f507_44c2_a23c_238f_2a3d_f928),
+        "LVM",
+    ),
+    (
+        Guid::written(0xca7d_7ccb_63ed_4c53_861c_1742_5360_59cc),
+        "LUKS",
+    ),
+    (
+        Guid::written(0xa19d_880f_05fc_4d3b_a006_743f_0f84_911e),
+        "RAID",
+    ),
+    (
+        Guid::written(0xe3c9_e316_0b5c_4db8_817d_f92d_f002_15ae),
+        "reserved",
+    ),
 ];
 
 /// Bytes that are in no message.
@@ -178,7 +188,7 @@ pub fn candidates(table: &Table) -> Result<(Vec<Partition>, bool), Error> {
     let mut others = Vec::new();
     let mut why = Vec::new();
     for partition in table.partitions() {
-        let kind = partition.kind.to_string();
+        let kind = partition.kind;
         let other = OTHERS.iter().find(|(guid, _)| *guid == kind);
         match other {
             Some((_, name)) => why.push(format!("{} is {name}", partition.number)),
@@ -186,7 +196,7 @@ pub fn candidates(table: &Table) -> Result<(Vec<Partition>, bool), Error> {
             None if partition.start < HEAD as u64 => {
                 why.push(format!("{} begins in the first MiB", partition.number));
             }
-            None if kind == ROOT => roots.push(partition),
+            None if gpt::ROOTS.contains(&kind) => roots.push(partition),
             None => others.push(partition),
         }
     }
@@ -317,7 +327,6 @@ impl StdError for Error {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-    use crate::deploy::gpt::Guid;
 
     const TOKEN: &str =
         "bcjt_jt_01kb7w3x9qn5v8m2r6t4y0sdfh.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
@@ -398,19 +407,15 @@ mod tests {
 
     #[test]
     fn the_root_is_a_partition_of_its_type_or_of_none_that_is_another_s() {
-        let partition = |number: u32, kind: &str, start: u64| {
-            let hex: String = kind.split('-').collect();
-            let byte = |n: usize| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).unwrap();
-            let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-            Partition {
-                number,
-                start: start << 20,
-                length: 1 << 20,
-                kind: Guid(order.map(byte)),
-                guid: Guid::default(),
-            }
+        let partition = |number: u32, kind: Guid, start: u64| Partition {
+            number,
+            start: start << 20,
+            length: 1 << 20,
+            kind,
+            guid: Guid::default(),
         };
-        let linux = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+        let linux = Guid::written(0x0fc6_3daf_8483_4772_8e79_3d69_d847_7de4);
+        let root = gpt::ROOTS[0];
         let of = |partitions: &[Partition]| candidates(&Table::Mbr(partitions.to_vec()));
         let numbers = |found: (Vec<Partition>, bool)| {
             (
@@ -419,13 +424,13 @@ mod tests {
             )
         };
         let esp = partition(1, OTHERS[0].0, 1);
-        let found = of(&[esp, partition(2, linux, 2), partition(3, ROOT, 3)]).unwrap();
+        let found = of(&[esp, partition(2, linux, 2), partition(3, root, 3)]).unwrap();
         assert_eq!(numbers(found), (vec![3], true));
         let found = of(&[esp, partition(2, linux, 2), partition(3, linux, 3)]).unwrap();
         assert_eq!(numbers(found), (vec![2, 3], false));
         for (partitions, says) in [
             (vec![esp, partition(2, OTHERS[5].0, 2)], "2 is LVM"),
-            (vec![partition(1, ROOT, 0)], "first MiB"),
+            (vec![partition(1, root, 0)], "first MiB"),
             (vec![], "no partitions"),
         ] {
             let error = of(&partitions).unwrap_err();

@@ -48,21 +48,12 @@ pub struct Partition {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guid(pub [u8; 16]);
 
-/// c12a7328-f81f-11d2-ba4b-00a0c93ec93b: an EFI system partition.
-pub const ESP: Guid = Guid([
-    0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
-]);
-/// Root file systems of the Discoverable Partitions Specification: 4f68bce3-e8cd-4db1-96e7-fbcaf984b709 (amd64) and
-/// b921b045-1df0-41c3-af44-4c6f280d3fae (arm64).
+/// An EFI system partition.
+pub const ESP: Guid = Guid::written(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);
+/// Root file systems of the Discoverable Partitions Specification: amd64, arm64.
 pub const ROOTS: [Guid; 2] = [
-    Guid([
-        0xe3, 0xbc, 0x68, 0x4f, 0xcd, 0xe8, 0xb1, 0x4d, 0x96, 0xe7, 0xfb, 0xca, 0xf9, 0x84, 0xb7,
-        0x09,
-    ]),
-    Guid([
-        0x45, 0xb0, 0x21, 0xb9, 0xf0, 0x1d, 0xc3, 0x41, 0xaf, 0x44, 0x4c, 0x6f, 0x28, 0x0d, 0x3f,
-        0xae,
-    ]),
+    Guid::written(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984_b709),
+    Guid::written(0xb921_b045_1df0_41c3_af44_4c6f_280d_3fae),
 ];
 
 /// Why there is no table to go by.
@@ -326,6 +317,15 @@ impl Guid {
         *version = (*version & 0x0f) | 0x40;
         *variant = (*variant & 0x3f) | 0x80;
         Self(guid)
+    }
+}
+
+impl Guid {
+    /// As people write it, without the dashes.
+    pub const fn written(digits: u128) -> Self {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = digits.to_be_bytes();
+        let [i, j, k, l, m, n, o, p] = rest;
+        Self([d, c, b, a, f, e, h, g, i, j, k, l, m, n, o, p])
     }
 }
 

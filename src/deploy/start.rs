@@ -39,7 +39,7 @@ pub enum Error {
     Table(gpt::Error),
     Loader(loader::Error),
     /// No loader was found, and these partitions cannot be read.
-    Unreadable(String),
+    Unreadable(Vec<String>),
     /// The entry names a file that is not there.
     Missing(Place),
     File(Place, volumes::Error),
@@ -119,7 +119,7 @@ fn look(block: &Block, node: &Path, stop: &Stop) -> Result<(Vec<Volume>, Disk), 
     let table = Table::read(&head, block.sector()).map_err(Error::Table)?;
     let signature = head.get(440..444).and_then(|bytes| bytes.try_into().ok());
     let signature = signature.map_or(0, u32::from_le_bytes);
-    let (mut volumes, mut systems, mut unreadable) = (Vec::new(), Vec::new(), String::new());
+    let (mut volumes, mut systems, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for partition in table.partitions().into_iter().take(PARTITIONS) {
         let head = read(partition.start, ids::LOOK)?;
         let (kind, uuid) = ids::in_head(&head).unwrap_or_default();
@@ -142,11 +142,7 @@ fn look(block: &Block, node: &Path, stop: &Stop) -> Result<(Vec<Volume>, Disk), 
                 systems.push((number, system.map_err(|error| Error::File(at, error))?));
             }
             "" | "swap" => {}
-            kind => {
-                let one = format!("partition {number} has {kind}");
-                unreadable.push_str(if unreadable.is_empty() { "" } else { ", " });
-                unreadable.push_str(&one);
-            }
+            kind => unreadable.push(format!("partition {number} has {kind}")),
         }
     }
     Ok((
@@ -161,7 +157,7 @@ fn look(block: &Block, node: &Path, stop: &Stop) -> Result<(Vec<Volume>, Disk), 
 struct Disk {
     /// By their partition's number.
     systems: Vec<(u32, FileSystem)>,
-    unreadable: String,
+    unreadable: Vec<String>,
 }
 
 impl Disk {
@@ -255,7 +251,8 @@ impl fmt::Display for Error {
             Self::Loader(error) => error.fmt(f),
             Self::Unreadable(what) => write!(
                 f,
-                "no boot loader's configuration was found, and what may have one is not read here: {what}"
+                "no boot loader's configuration was found, and what may have one is not read here: {}",
+                what.join(", ")
             ),
             Self::Missing(at) => write!(f, "its loader starts {at}, which is not there"),
             Self::File(at, _) => write!(f, "cannot read {at}"),

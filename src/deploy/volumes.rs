@@ -11,9 +11,9 @@
 //! - What a program says it did is not believed: [`Volume::holds`] looks.
 use std::error::Error as StdError;
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -128,22 +128,6 @@ impl Volume {
             Ok(())
         })?;
         Ok(there.map(|_| bytes))
-    }
-
-    /// Copies the file at `path`, symbolic links followed, to `to`, which is made or replaced with mode 0600; gives its
-    /// length, or `None`: there is none.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read), and what becomes of `to`.
-    pub fn copy(&self, path: &str, to: &Path, max: u64) -> Result<Option<u64>, Error> {
-        let made = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(to);
-        let mut file = made.map_err(Error::Kept)?;
-        self.stream(path, max, &mut |some| file.write_all(some))
     }
 
     /// The names in the directory at `path`, symbolic links followed; `None`: there is none. Names that no program is

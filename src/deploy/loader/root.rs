@@ -59,7 +59,6 @@ fn named_volume<'a>(device: &str, volumes: &'a [Volume]) -> Option<&'a Volume> {
         let mut found = volumes.iter().filter(|volume| is(volume));
         found.next().filter(|_| found.next().is_none())
     };
-    let device = device.trim_matches('"');
     for (prefixes, of) in [
         (["UUID=", "/dev/disk/by-uuid/"], 0),
         (["LABEL=", "/dev/disk/by-label/"], 1),

@@ -65,17 +65,9 @@ impl Store {
             message,
             at_ms: now_ms,
         };
-        let same = |before: &Booted| {
-            let of = |one: &Booted| {
-                (
-                    one.order_id.clone(),
-                    one.verdict.clone(),
-                    one.message.clone(),
-                )
-            };
-            of(before) == of(&now)
-        };
-        if self.booted_node(node_id)?.as_ref().is_some_and(same) {
+        let before = self.booted_node(node_id)?;
+        let says = |one: &Booted| [&one.order_id, &one.verdict, &one.message].map(String::clone);
+        if before.is_some_and(|before| says(&before) == says(&now)) {
             return Ok(None);
         }
         self.connection
