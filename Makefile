@@ -46,17 +46,9 @@ lint: ## formatting, clippy, shellcheck, dependencies, floors
 	@tools/lint.sh
 
 .PHONY: bench
-bench: $(VENV)/ready ## measure what SPECIFICATION.md promises
+bench: $(VENV)/ready ## measure what SPECIFICATION.md promises (ONLY="join journal", QUICK=1, WRITE=1 into the page)
 	@tools/packages.sh bench
-	@tools/build.sh
-	@cargo build --locked --quiet $(OPERATOR) --example journal_load
-	@$(VENV)/bin/python benches/join_vs_curl.py
-	@$(VENV)/bin/python benches/journal_vs_sqlite.py
-	@cargo build --locked --quiet $(OPERATOR) --workspace --bin ramdisk
-	@$(VENV)/bin/python benches/ramdisk_vs_busybox.py
-	@CARGO_PROFILE_OPERATOR_OPT_LEVEL=2 cargo build --locked --quiet $(OPERATOR) --bin better-compute --example gateway_load --example image_write
-	@$(VENV)/bin/python benches/joins_vs_crypto.py
-	@$(VENV)/bin/python benches/image_vs_curl.py
+	@$(VENV)/bin/python benches/run.py $(ONLY:%=--only %) $(QUICK:%=--quick) $(WRITE:%=--write)
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser with libFuzzer, FUZZ_SECONDS each (60)

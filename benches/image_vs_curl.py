@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
 """Writing an image to a disk beside `curl | zstd -dc | dd`, in turns, onto the same loop device.
 
-    target/venv/bin/python benches/image_vs_curl.py [--rounds N] [--mib N] [--json PATH]
+    target/venv/bin/python benches/image_vs_curl.py [--quick] [--rounds N] [--mib N] [--json PATH]
 
 The image is a disk of 2 GiB, a third of it zeros and the rest as hard to pack as programs are, packed by `zstd -6` and served
 over HTTP on loopback. Ours downloads, digests what comes, unpacks, digests what it unpacked and writes (IMAGE_WRITE, else
 target/operator/examples/image_write, built optimised: CARGO_PROFILE_OPERATOR_OPT_LEVEL=2); the other is
 `curl -s URL | zstd -dc | dd of=DISK bs=4M iflag=fullblock oflag=direct conv=fsync`, which digests nothing. Reading back is told apart.
-Both end with a flush.
-
-Needs root, for the loop device. Prints a table, writes JSON, and exits 1 when the median of ours is the longer one.
+Both end with a flush. Needs root, for the loop device.
 """
 
-import argparse
 import functools
 import hashlib
 import http.server
@@ -22,12 +19,14 @@ import pathlib
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from rounds import ROOT, main, promise, show, take_turns
+
+# Built so by `make bench`, as what ships is.
+OPTIMISED = ("--example", "image_write")
 MIB = 1 << 20
 
 
@@ -54,52 +53,48 @@ def make(path, mib):
         disk.write(bytes(64))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--json", type=pathlib.Path)
-    asked = parser.parse_args()
+def measure(rounds, mib):
     program = os.environ.get("IMAGE_WRITE", ROOT / "target/operator/examples/image_write")
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as directory:
         directory = pathlib.Path(directory)
         raw, packed, disk = (directory / name for name in ("raw", "raw.zst", "disk"))
-        make(raw, asked.mib)
+        make(raw, mib)
         subprocess.run(["zstd", "-q", "-6", raw, "-o", packed], check=True)
         raw.unlink()
         with open(packed, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with open(disk, "wb") as file:
-            file.truncate((asked.mib + 8) * MIB)
+            file.truncate((mib + 8) * MIB)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=directory))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/raw.zst"
         loop = subprocess.run(["losetup", "--find", "--show", "--direct-io=on", disk], check=True, capture_output=True, text=True)
         loop = loop.stdout.strip()
-        ours, theirs, back = [], [], []
+
+        def ours(_):
+            done = subprocess.run([program, url, sha256, loop], check=True, capture_output=True, text=True)
+            return json.loads(done.stdout)
+
+        def theirs(_):
+            begun = time.monotonic()
+            subprocess.run(
+                ["bash", "-c", 'set -o pipefail; curl -sf "$0" | zstd -dc | dd of="$1" bs=4M iflag=fullblock oflag=direct '
+                 'conv=fsync status=none', url, loop], check=True)
+            return time.monotonic() - begun
+
         try:
-            for _ in range(asked.rounds):
-                done = subprocess.run([program, url, sha256, loop], check=True, capture_output=True, text=True)
-                said = json.loads(done.stdout)
-                ours.append(said["write_s"])
-                back.append(said["read_back_s"])
-                begun = time.monotonic()
-                subprocess.run(
-                    ["bash", "-c", 'set -o pipefail; curl -sf "$0" | zstd -dc | dd of="$1" bs=4M iflag=fullblock oflag=direct '
-                     'conv=fsync status=none', url, loop], check=True)
-                theirs.append(time.monotonic() - begun)
+            runs = take_turns(rounds, {"ours": ours, "theirs": theirs})
         finally:
             subprocess.run(["losetup", "--detach", loop], check=True)
             server.shutdown()
         size = packed.stat().st_size
-    medians = {name: statistics.median(times) for name, times in [("ours", ours), ("theirs", theirs), ("read_back", back)]}
-    for name, times in [("image_write", ours), ("curl | zstd -dc | dd", theirs), ("reading back", back)]:
-        print(f"{name:22}" + "".join(f"{seconds:8.2f}" for seconds in times) + f"   median {statistics.median(times):.2f} s")
-    print(f"{asked.mib} MiB unpacked, {size / MIB:.0f} MiB packed; ours takes {medians['ours'] / medians['theirs']:.2f} of the other's time")
-    if asked.json:
-        asked.json.write_text(json.dumps({"ours": ours, "theirs": theirs, "read_back": back, "medians": medians}) + "\n")
-    return 0 if medians["ours"] <= medians["theirs"] else 1
+    write, back = ([one[what] for one in runs["ours"]] for what in ("write_s", "read_back_s"))
+    print(f"{mib} MiB unpacked, {size / MIB:.0f} MiB packed")
+    show({"image_write": write, "curl | zstd -dc | dd": runs["theirs"], "reading back": back}, "s")
+    beside = f"{statistics.median(write):.2f} and {statistics.median(runs['theirs']):.2f} s"
+    return {"packed": size, "ours": write, "theirs": runs["theirs"], "read_back": back,
+            "ratio": promise("image.time", write, runs["theirs"], beside=beside)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__file__, measure, rounds=5, quick=2, mib=(2048, 256))

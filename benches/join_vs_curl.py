@@ -1,19 +1,14 @@
 #!/usr/bin/env python3
 """`bcd join` beside `curl` posting as many bytes over TLS 1.3 to the same gateway.
 
-    target/venv/bin/python benches/join_vs_curl.py [--rounds N] [--json PATH]
+    target/venv/bin/python benches/join_vs_curl.py [--quick] [--rounds N] [--json PATH]
 
-One run, alternating: a round is one curl and one join, so that both see the same machine. Measured
-is the whole process, from fork to exit: wall time, and processor time as the kernel counts it for the child.
+A round is one curl and one join, who goes first changing. Measured is the whole process, from fork to exit: wall time, and processor time as the kernel counts it for the child.
 A relay first counts the bytes that each sends, and curl's body is sized until both send as many.
 curl runs with --insecure, so it checks less than bcd does (a pinned chain, a signed answer), and it
 writes nothing, while bcd makes a key and writes it and the identity durably: what is left is in curl's favour.
-
-Prints a table, writes JSON beside it, and exits 1 when a promise of SPECIFICATION.md is missed.
 """
 
-import argparse
-import json
 import os
 import pathlib
 import secrets
@@ -25,9 +20,8 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-import lab  # noqa: E402
+from rounds import ROOT, main, promise, show, take_turns
+import lab
 
 PATH = "/bettercompute.v1.JoinService/Join"
 
@@ -97,42 +91,24 @@ def run_curl(address, body):
     return wall, cpu
 
 
-def summary(values):
-    quarters = statistics.quantiles(values, n=4)
-    return {"median": statistics.median(values), "p25": quarters[0], "p75": quarters[2],
-            "min": min(values), "max": max(values)}
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--json", type=pathlib.Path, default=ROOT / "target/bench/join_vs_curl.json")
-    options = parser.parse_args()
+def measure(rounds):
     bcd = os.environ.get("BCD", ROOT / f"dist/bcd_{lab.version()}_linux_amd64")
     operator = os.environ.get("BETTER_COMPUTE", ROOT / "target/operator/better-compute")
-
     with tempfile.TemporaryDirectory(prefix="bcd-bench-") as temporary:
         directory = pathlib.Path(temporary)
-        (directory / "dev").mkdir()
-        plane = lab.ControlPlane(operator, directory / "dev").start()
-        try:
-            return compare(plane, bcd, directory, options)
-        finally:
-            plane.kill()
+        with lab.running(operator, directory / "dev") as plane:
+            return compare(plane, bcd, directory, rounds)
 
 
-def compare(plane, bcd, directory, options):
+def compare(plane, bcd, directory, rounds):
     host, port = plane.gateway.rsplit(":", 1)
-    made = 0
 
-    def machine(**settings):
-        nonlocal made
-        made += 1
-        return lab.Node([bcd], plane, directory / f"node{made}", **settings)
+    def machine(name, **settings):
+        return lab.Node([bcd], plane, directory / name, **settings)
 
     relay = Relay((host, int(port)))
     through = f"{host}:{relay.port}"
-    run_join(machine(gateway_url=f"https://{through}"), plane.token())
+    run_join(machine("sized", gateway_url=f"https://{through}"), plane.token())
     time.sleep(0.1)
     target = relay.sent
     body = directory / "body"
@@ -147,39 +123,21 @@ def compare(plane, bcd, directory, options):
             break
         size = max(size + target - sent, 5)
 
-    rows = {"bcd join": ([], []), "curl": ([], [])}
-    tokens = [plane.token() for _ in range(options.rounds + 2)]
-    for number, token in enumerate(tokens):
-        node = machine()
-        pair = [("curl", lambda: run_curl(plane.gateway, body)), ("bcd join", lambda n=node, t=token: run_join(n, t))]
-        # Who goes first changes each round.
-        for name, run in pair if number % 2 else reversed(pair):
-            wall, cpu = run()
-            if number >= 2:  # the first rounds warm caches
-                rows[name][0].append(wall)
-                rows[name][1].append(cpu)
+    warm = 2
+    ready = [(machine(f"node{n}"), plane.token()) for n in range(warm + rounds)]
+    runs = take_turns(rounds, {"bcd join": lambda n: run_join(*ready[n]), "curl": lambda _: run_curl(plane.gateway, body)}, warm)
+    (ours, our_cpu), (theirs, their_cpu) = (map(list, zip(*runs[name])) for name in ("bcd join", "curl"))
+    print(f"bytes sent: bcd join {target}, curl {sent}")
+    show({"bcd join, wall": ours, "curl, wall": theirs, "bcd join, processor": our_cpu, "curl, processor": their_cpu}, "ms")
 
-    result = {"rounds": options.rounds, "bytes_sent": {"bcd join": target, "curl": sent}, "unit": "ms"}
-    for name, (wall, cpu) in rows.items():
-        result[name] = {"wall": summary(wall), "cpu": summary(cpu)}
-    result["ratio"] = {kind: result["bcd join"][kind]["median"] / result["curl"][kind]["median"]
-                       for kind in ("wall", "cpu")}
-    missed = [kind for kind, ratio in result["ratio"].items() if ratio > 1]
-    result["missed"] = missed
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(result, indent=2) + "\n")
+    def told(a, b):
+        return f"{statistics.median(a):.1f} and {statistics.median(b):.1f} ms"
 
-    print(f"{options.rounds} rounds, alternating; bytes sent: bcd join {target}, curl {sent}")
-    print(f"{'':10} {'':6} {'median':>8} {'p25':>8} {'p75':>8} {'min':>8} {'max':>8}   ms")
-    for name in rows:
-        for kind in ("wall", "cpu"):
-            s = result[name][kind]
-            print(f"{name:10} {kind:6} " + " ".join(f"{s[k]:8.2f}" for k in ("median", "p25", "p75", "min", "max")))
-    for kind, ratio in result["ratio"].items():
-        print(f"{'ratio':10} {kind:6} {ratio:8.2f}   promised: at most 1.00   {'MISSED' if kind in missed else 'kept'}")
-    print(f"written to {options.json.relative_to(ROOT) if options.json.is_relative_to(ROOT) else options.json}")
-    return 1 if missed else 0
+    return {"bytes_sent": {"bcd join": target, "curl": sent}, "unit": "ms",
+            "bcd join": {"wall": ours, "cpu": our_cpu}, "curl": {"wall": theirs, "cpu": their_cpu},
+            "ratio": {"wall": promise("join.wall", ours, theirs, beside=told(ours, theirs)),
+                      "cpu": promise("join.cpu", our_cpu, their_cpu, beside=told(our_cpu, their_cpu))}}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__file__, measure, rounds=40, quick=8)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A bare machine's way to its session beside busybox udhcpc and one TLS handshake by curl, in the same guest.
 
-    target/venv/bin/python benches/ramdisk_vs_busybox.py [--rounds N] [--json PATH]
+    target/venv/bin/python benches/ramdisk_vs_busybox.py [--quick] [--rounds N] [--json PATH]
 
 One image holds both, and one kernel boots it; the command line says which is to run. A round is one boot of each, in
 turns. Ours is measured from the moment before init is executed to the `session.welcome` that bcd logs: modules for all
@@ -12,13 +12,11 @@ times of the guest's own clock on the serial console.
 The guest's clock goes by the instructions that it executes (-icount), 8 ns each, and while it waits by the host's: what
 else the host does hardly shows, and runs differ by hundredths of a second.
 
-Prints a table, writes JSON, and exits 1 when what SPECIFICATION.md promises is missed. QEMU emulates (accel=tcg), so
+QEMU emulates (accel=tcg), so
 that it runs where machines cannot be virtualised; cryptography is many times slower there than on hardware.
 """
 
-import argparse
 import datetime
-import json
 import os
 import pathlib
 import re
@@ -27,12 +25,10 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-import lab  # noqa: E402
-from qemu.machine import Machine, user_network  # noqa: E402
+from rounds import ROOT, main, promise, show, take_turns
+import lab
+from qemu.machine import Machine, user_network
 
-PROMISED = 1.0
 MAC = "52:54:00:00:00:01"
 SERIAL = "quiet loglevel=3 console=ttyS0 rdinit=/lab/boot"
 
@@ -93,44 +89,26 @@ def peer(plane, directory, kernel, image):
         guest.kill()
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=pathlib.Path, default=ROOT / "target/bench/ramdisk_vs_busybox.json")
-    options = parser.parse_args()
+def measure(rounds):
     operator = os.environ.get("BETTER_COMPUTE", ROOT / "target/operator/better-compute")
-    runs = {"ours": [], "peer": []}
     with tempfile.TemporaryDirectory(prefix="bcd-bench-") as temporary:
         directory = pathlib.Path(temporary)
         kernel, image = build(directory)
-        (directory / "dev").mkdir()
-        plane = lab.ControlPlane(operator, directory / "dev").start()
-        try:
-            for number in range(options.rounds):
-                pair = [("peer", peer), ("ours", ours)]
-                for name, run in pair if number % 2 else reversed(pair):
-                    runs[name].append(run(plane, directory / f"{name}{number}", kernel, image))
-        finally:
-            plane.kill()
+        with lab.running(operator, directory / "dev") as plane:
+            runs = take_turns(rounds, {
+                name: lambda n, name=name, run=run: run(plane, directory / f"{name}{n}", kernel, image)
+                for name, run in (("ours", ours), ("peer", peer))})
 
-    def median(name, what):
-        return statistics.median(one[what] for one in runs[name])
+    def column(name, what):
+        return [one[what] for one in runs[name]]
 
-    more = median("ours", "end") - median("peer", "end")
-    missed = more > PROMISED
-    result = {"unit": "s", "runs": runs, "difference": more, "promised": PROMISED, "missed": missed}
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{options.rounds} boots of each, in turns; seconds from the first instruction on")
-    print(f"{'':44} {'median':>7} {'min':>7} {'max':>7}")
-    for name, what, title in [("ours", "joined", "init and bcd: joined"), ("ours", "end", "init and bcd: Welcome"),
-                              ("peer", "lease", "busybox: lease"), ("peer", "end", "busybox and curl: handshake done")]:
-        values = [one[what] for one in runs[name]]
-        print(f"{title:44} {statistics.median(values):7.2f} {min(values):7.2f} {max(values):7.2f}")
-    print(f"{'difference of the medians':44} {more:7.2f}   promised: at most {PROMISED:.2f}   {'MISSED' if missed else 'kept'}")
-    print(f"written to {options.json}")
-    return 1 if missed else 0
+    mine, other = column("ours", "end"), column("peer", "end")
+    print("from the first instruction on")
+    show({"init and bcd: joined": column("ours", "joined"), "init and bcd: Welcome": mine,
+          "busybox: lease": column("peer", "lease"), "busybox and curl: handshake done": other}, "s")
+    beside = f"{statistics.median(mine):.2f} and {statistics.median(other):.2f} s"
+    return {"unit": "s", "runs": runs, "difference": promise("ramdisk.welcome", mine, other, lambda a, b: a - b, beside)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__file__, measure, rounds=7, quick=2)

@@ -24,7 +24,7 @@ case "${1:-}" in
   fuzz) packages="$build g++" ;;
   lint) packages="$build shellcheck python3" ;;
   test | bench)
-    packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace curl wget openssl etcd-server iproute2 nftables procps
+    packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace valgrind curl wget openssl etcd-server iproute2 nftables procps
       tinyproxy-bin dnsmasq-base nginx zsh fish mandoc groff-base systemd systemd-container dbus lintian $image $programs $guest"
     ;;
   ramdisk) packages="$build $musl $image $programs" ;;

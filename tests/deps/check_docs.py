@@ -3,7 +3,8 @@
 
 Of every document: each link to a file or heading of the repository leads somewhere. Of docs/security.md: each `path` of the
 sources exists, each `path::name` is a function of that file, and the files of what ships that say `unsafe` are those of its
-inventory. Prints `N passed, N failed` last; exits 1 on any breach.
+inventory. Of SPECIFICATION.md: each promise is a number that the test or bench it names holds, and no other holds a number
+that is not there. Prints `N passed, N failed` last; exits 1 on any breach.
 """
 
 import pathlib
@@ -11,11 +12,15 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import promises  # noqa: E402
+
 FOLDERS = ("docs", "fuzz", "init", "proto-gen", "ramdisk", "src", "tests", "tools")
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.+)$", re.M)
-NAMED = re.compile(r"`((?:src|tests|init|ramdisk|fuzz|tools)/[\w./-]*?)(?:::(\w+))?`")
+NAMED = re.compile(r"`((?:src|tests|benches|init|ramdisk|fuzz|tools)/[\w./-]*?)(?:::(\w+))?`")
+HELD = re.compile(r'\b(?:hold|record|promise)\(\s*"([\w.-]+)"')
 UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl)")
 COMMENT = re.compile(r"//[^\n]*")
 # Files that are declared under cfg(test) alone, by their stems.
@@ -41,7 +46,7 @@ def dead_links(document):
 
 
 def dangling(text):
-    """What docs/security.md names and the sources do not have."""
+    """What a document names and the sources do not have."""
     for path, name in sorted(set(NAMED.findall(text))):
         there = ROOT / path
         if not there.exists():
@@ -56,6 +61,20 @@ def with_unsafe():
         for path in (ROOT / folder).rglob("*.rs"):
             if not TESTS_ALONE.search(path.stem) and UNSAFE.search(COMMENT.sub("", path.read_text())):
                 yield str(path.relative_to(ROOT))
+
+
+def loose_promises():
+    """Promises that nothing holds, and what is held and not promised."""
+    page = promises.page()
+    for promise in page.values():
+        files = {ROOT / runner.split("::")[0] for runner in promise.runners}
+        if not any(path.exists() and f'"{promise.name}"' in path.read_text() for path in files):
+            yield f"{promise.name}: what measures it does not name it"
+    for folder in ("tests", "benches"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for name in HELD.findall(path.read_text()):
+                if name not in page:
+                    yield f"{path.relative_to(ROOT)} holds {name}, which SPECIFICATION.md does not promise"
 
 
 def main():
@@ -79,6 +98,9 @@ def main():
     check("docs/security.md: files with unsafe",
           [f"{path} says unsafe, and the inventory does not name it" for path in found - listed]
           + [f"{path} says no unsafe any more" for path in listed - found])
+    text = promises.PAGE.read_text()
+    check("SPECIFICATION.md: files and tests", dangling(text))
+    check("SPECIFICATION.md: every promise is held, and no other", loose_promises())
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 

@@ -13,6 +13,7 @@ import tomllib
 import pytest
 
 from lab import ControlPlane, Node, clean_env, running, wait_for
+from promises import hold
 
 from . import paths
 
@@ -84,8 +85,7 @@ def test_it_takes_little_processor_time_when_everything_is_well(well):
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     # What it waits for is the network alone: processor time bounds all the rest. An unoptimised build needs more.
-    limit = 0.1 if "linux_amd64" in str(well.command[0]) else 1.0
-    assert spent < limit, f"{spent:.3f} s"
+    hold("doctor.cpu", spent * 1e3, room=1 if "linux_amd64" in str(well.command[0]) else 10)
 
 
 def test_it_changes_nothing(well):

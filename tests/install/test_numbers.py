@@ -1,7 +1,7 @@
 """How long the script takes to make a host a node, and how long an upgrade keeps it away: SPECIFICATION.md has the promises.
 
 The clock on the wall belongs to the machine the tests run on, which may be busy with builds: what is asserted here is the promise with room for
-that, and what was measured is printed.
+that; `make bench` holds the promise itself.
 """
 
 import json
@@ -11,6 +11,7 @@ import time
 import pytest
 
 from lab import wait_for
+from promises import hold
 
 from .conftest import hosting
 from .host import Host
@@ -18,7 +19,7 @@ from .test_host import connected, well
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a container")
 
-# Promised is 2 s of both; a machine that is busy with other things gets so many times as long.
+# A machine that is busy with other things gets so many times as long.
 ROOM = 5
 
 
@@ -55,15 +56,13 @@ def host(fleet, tmp_path):
         yield host
 
 
-def test_a_host_is_a_node_within_two_seconds_of_the_scripts_own(host, fleet, release, capsys):
+def test_a_host_is_a_node_within_two_seconds_of_the_scripts_own(host, fleet, release):
     began = time.time()
     well(host.install(release.script(pki=fleet.dir / "pki.json"), token=fleet.token()))
     connected(fleet)
     welcome = wait_for("the journal to have the session", lambda: host.last('"event":"session.welcome"'))
     own = welcome - began - host.elsewhere()
-    with capsys.disabled():
-        print(f"\ninstall: {own:.2f} s from the script's start to Welcome, besides the download and systemd")
-    assert own < 2 * ROOM
+    hold("install.welcome", own, room=ROOM)
 
     away = []
     for _ in range(3):
@@ -71,6 +70,4 @@ def test_a_host_is_a_node_within_two_seconds_of_the_scripts_own(host, fleet, rel
         well(host.install(release.script(pki=fleet.dir / "pki.json")))
         back = wait_for("the session to be back", lambda: host.last('"event":"session.welcome"', began), 30)
         away.append(back - host.last("Stopping bcd.service", began))
-    with capsys.disabled():
-        print(f"upgrade: away for {sorted(away)[1]:.2f} s ({', '.join(f'{one:.2f}' for one in away)})")
-    assert sorted(away)[1] < 2 * ROOM
+    hold("upgrade.downtime", sorted(away)[1], room=ROOM)

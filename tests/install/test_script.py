@@ -18,6 +18,7 @@ import tomllib
 import pytest
 
 from lab import version
+from promises import hold
 
 HOSTILE = ["'", '"', "a'b", 'a"b', "a\nb", "a\\b", "$(id)", "`id`", "a b", "a;b", "a#b", "a$b", "a&b", "a|b", "a>b", "a*b",
            "é", "\x1b[0m", "'\nBCD_END\n", "BCD_END\nid", "]", "../a", "-a", "", " ", "a\tb", "a\rb", "%s", "x" * 5000]
@@ -50,7 +51,7 @@ def test_shellcheck_has_nothing_to_say(release):
 
 def test_it_is_small_and_holds_no_secret(release):
     script = release.script(privileged_plugins="kata", release_pins=",".join(PINS), websocket_url="wss://gw.example/v1/session")
-    assert len(script) < 24 * 1024
+    hold("script.bytes", len(script))
     bundle = json.loads(release.pki().read_text())
     sealed = [value for value in json.dumps(bundle["sealed"]).split('"') if len(value) > 20]
     assert sealed and not any(value in script for value in sealed)
@@ -64,7 +65,7 @@ def test_it_is_made_in_an_instant(release):
         assert release.run("daemon", "install-script", *flags).returncode == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert sorted(spent)[2] < 0.02, spent
+    hold("script.cpu", sorted(spent)[2] * 1e3)
 
 
 def test_a_download_cut_short_runs_nothing(release):
@@ -99,7 +100,7 @@ def test_what_it_writes_is_read_back_by_bcd_and_by_python(release, bcd, tmp_path
 
 def test_a_script_for_a_node_without_rights_says_so_in_the_configuration(release, bcd, tmp_path):
     script = release.script(unprivileged=True, instance_bridges="br0, br-priv")
-    assert len(script) < 24 * 1024
+    hold("script.bytes", len(script))
     assert tomllib.loads(config_of(script))["helper"] == {"socket": "/run/bcd-helper/helper.sock", "user": "bcd"}
     assert "  instance_bridges='br0,br-priv'\n" in script
     done = release.run("daemon", "install-script", *release.flags(unprivileged=True, plugins=True))

@@ -7,13 +7,15 @@ import subprocess
 import pytest
 
 from lab import ROOT
+from promises import hold
 
 FILES = ROOT / "src/bin/better-compute/install"
 
 
-@pytest.mark.parametrize("unit, dropins, most", [
-    ("bcd.service", [], 5.2), ("bcd.service", ["unprivileged.conf"], 2.0), ("bcd-helper.service", [], 2.7)])
-def test_a_unit_is_exposed_no_more_than_is_promised(tmp_path, unit, dropins, most):
+@pytest.mark.parametrize("promise, unit, dropins", [
+    ("unit.exposure", "bcd.service", []), ("unit.exposure.unprivileged", "bcd.service", ["unprivileged.conf"]),
+    ("unit.exposure.helper", "bcd-helper.service", [])])
+def test_a_unit_is_exposed_no_more_than_is_promised(tmp_path, promise, unit, dropins):
     units = tmp_path / "etc/systemd/system"
     (units / f"{unit}.d").mkdir(parents=True)
     shutil.copy(FILES / unit, units)
@@ -23,4 +25,4 @@ def test_a_unit_is_exposed_no_more_than_is_promised(tmp_path, unit, dropins, mos
                           capture_output=True, text=True, timeout=30)
     found = re.search(rf"Overall exposure level for {unit}: (\d+\.\d+)", said.stdout)
     assert found, said.stdout + said.stderr
-    assert float(found[1]) <= most, said.stdout
+    hold(promise, float(found[1]), otherwise="`systemd-analyze security --offline=true` tells what counts.")

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from lab import clean_env, program, wait_for
+from promises import hold
 
 SAMPLE = pathlib.Path(__file__).with_name("format-1.db")
 
@@ -157,7 +158,7 @@ def test_the_configuration_says_where_it_is(bcd, tmp_path, join):
     assert done.returncode == 0 and f"{node.data_dir}/journal.db\n" in done.stdout
 
 
-def test_a_full_journal_is_checked_in_under_8_mib(bcd, load, tmp_path):
+def test_a_full_journal_is_checked_in_little_time_and_memory(bcd, load, tmp_path):
     subprocess.run([load, "fill", tmp_path], check=True, timeout=300)
     path = tmp_path / "journal.db"
     assert 63 << 20 < path.stat().st_size < 66 << 20
@@ -176,7 +177,6 @@ def test_a_full_journal_is_checked_in_under_8_mib(bcd, load, tmp_path):
         child.returncode = os.waitstatus_to_exitcode(status)
         assert child.returncode == 0 and head["ok"] and head["unacknowledged"] > 8000 and head["keys"] == 1000
         times.append(usage.ru_utime + usage.ru_stime)
-    print(f"{path.stat().st_size} bytes: {min(times):.3f} s of processor time, {peak} KiB")
-    assert peak < 8 << 10, f"{peak} KiB"
+    hold("journal.open.peak", peak)
     # What else the machine does makes it slower, never faster.
-    assert min(times) < 0.3, times
+    hold("journal.open.cpu", min(times) * 1e3)

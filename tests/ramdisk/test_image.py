@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-BUDGET = int(1.4 * 1024 * 1024)
+from promises import hold
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_what_cannot_be_put_in_is_refused_by_name(ramdisk, bcd, tmp_path, flags,
     assert not (tmp_path / "x.img").exists()
 
 
-def test_bcd_and_init_take_at_most_1_4_mib_of_the_image(build, ramdisk, bcd, init, tmp_path):
+def test_bcd_and_init_take_little_of_the_image(build, ramdisk, bcd, init, tmp_path):
     image = tmp_path / "small.img"
     subprocess.run([ramdisk, "build", "--bcd", bcd, "--init", init, "--output", image],
                    check=True, capture_output=True, timeout=120)
-    assert image.stat().st_size <= BUDGET, f"{image.stat().st_size} bytes"
+    hold("image.bytes", image.stat().st_size)

@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from lab import wait_for
+from promises import hold
 
 from .conftest import log
 
@@ -29,5 +30,4 @@ def test_a_node_is_welcomed_one_round_trip_after_tls(dev, behind):
     # The relay's accept ends TCP's round trip, which it does not delay: what follows is TLS 1.3's one
     # and the session's one, Hello with the node's certificate and Welcome.
     took = at - max(accepted for accepted in node.relay.accepted if accepted <= at)
-    ways = int(took / DELAY)
-    assert ways == 4, f"{ways} one-way delays ({took:.3f} s) from TCP to Welcome, promised are 4"
+    hold("session.delays", int(took / DELAY), otherwise=f"From TCP to Welcome it took {took:.3f} s.")
