@@ -1,7 +1,8 @@
 """The promises of SPECIFICATION.md. Their numbers stand in its table and nowhere else: tests and benches read them here.
 
 A test says `hold("bcd.bytes.amd64", size)` and fails when the promise is missed. benches/run.py sets PROMISES_MEASURED to
-a file, and gets everything that was measured, a line of JSON each. Python's own library alone: tools/lint.sh uses it too.
+a file and gets everything that was measured, a line of JSON each; it judges, and no test fails then, so that one miss hides nothing.
+Python's own library alone: tools/lint.sh uses it too.
 """
 
 import dataclasses
@@ -78,6 +79,6 @@ def hold(name, value, room=1, otherwise=""):
     """Fails when the promise is missed. `room`: so many times the number are let pass where other work on the machine
     shows, which `make bench` does not. `otherwise`: what to do then."""
     promise = record(name, value)
-    assert promise.kept(value, room), (
+    assert "PROMISES_MEASURED" in os.environ or promise.kept(value, room), (
         f"{name}: {promise.text(value)}, promised are {promise.promise}. "
         f"{otherwise or 'Find what grew.'} The number stands in SPECIFICATION.md; changing it is a decision for docs/decisions.md.")
