@@ -96,8 +96,10 @@ pub struct Engine {
     inbox: Receiver<Input>,
     to_inbox: Sender<Input>,
     stops: BTreeMap<Id, Stop>,
-    /// Ends that the journal could not take; how often, and when to try again.
+    /// How often the journal did not take what must be written, and when to try again.
     retry: Option<(u32, Instant)>,
+    /// Commands that the journal could not take, and whether an upgrade was required; given to it again then.
+    turned_away: Vec<(Command, bool)>,
     lost: Vec<Plan>,
 }
 
@@ -139,6 +141,7 @@ impl Engine {
             to_inbox,
             stops: BTreeMap::new(),
             retry: None,
+            turned_away: Vec::new(),
             lost,
         };
         (engine, commands)
@@ -155,7 +158,13 @@ impl Engine {
                     command,
                     upgrade_required,
                 }) => self.deliver(command, upgrade_required).await,
-                Some(Input::Cancel(id)) => self.happened(id, Event::Cancel).await,
+                Some(Input::Cancel(id)) => {
+                    // What was not taken comes again with the next session, and its cancellation behind it.
+                    let id_text = id.to_string();
+                    self.turned_away
+                        .retain(|(command, _)| command.id != id_text);
+                    self.happened(id, Event::Cancel).await;
+                }
                 Some(Input::Ended(id, kind, outcome)) => self.ended(id, kind, outcome).await,
                 // Something is due.
                 None => {}
@@ -194,12 +203,16 @@ impl Engine {
                 return;
             }
             let unstored = self.ledger.unstored(now);
-            let Some(plan) = unstored.or_else(|| self.ledger.turn()) else {
+            if let Some(plan) = unstored.or_else(|| self.ledger.turn()) {
+                self.write(plan).await;
+            } else if self.turned_away.is_empty() {
                 // What could not be written before is not wanted any more.
                 self.retry = None;
                 return;
-            };
-            self.write(plan).await;
+            } else {
+                let (command, upgrade_required) = self.turned_away.remove(0);
+                self.deliver(command, upgrade_required).await;
+            }
         }
     }
 
@@ -230,7 +243,13 @@ impl Engine {
         match self.ledger.deliver(command.clone(), terms, now) {
             Delivered::Known => {}
             Delivered::Dropped(why) => dropped(&command, why),
-            Delivered::Plan(plan) => self.write(*plan).await,
+            Delivered::Plan(plan) => {
+                // With the others it comes again with the next session.
+                if !self.write(*plan).await && self.turned_away.len() < INBOX {
+                    self.turned_away.push((command, upgrade_required));
+                    self.try_again();
+                }
+            }
         }
     }
 
@@ -256,12 +275,14 @@ impl Engine {
                     stop.say();
                 }
             }
-            Todo::Write(plan) => self.write(*plan).await,
+            Todo::Write(plan) => {
+                self.write(*plan).await;
+            }
         }
     }
 
-    /// Writes a plan, and does what follows from it.
-    async fn write(&mut self, mut plan: Plan) {
+    /// Writes a plan, and does what follows from it; whether it is written.
+    async fn write(&mut self, mut plan: Plan) -> bool {
         let entries = std::mem::take(&mut plan.entries);
         match self.parts.journal.commit(entries).await {
             Ok(committed) => {
@@ -281,6 +302,7 @@ impl Engine {
                         event,
                     } => self.begin((id, kind, job), &command, event),
                 }
+                true
             }
             Err(error) => {
                 let mut fields = vec![
@@ -291,12 +313,17 @@ impl Engine {
                 fields.extend(error.remedy().map(|remedy| ("do", Value::Text(remedy))));
                 log::event(Level::Error, "command.not_stored", &fields);
                 if self.ledger.not_stored(plan) {
-                    let failures = self.retry.map_or(0, |(failures, _)| failures);
-                    let wait = RETRY.0.saturating_mul(1 << failures.min(6)).min(RETRY.1);
-                    self.retry = Some((failures + 1, Instant::now() + wait));
+                    self.try_again();
                 }
+                false
             }
         }
+    }
+
+    fn try_again(&mut self) {
+        let failures = self.retry.map_or(0, |(failures, _)| failures);
+        let wait = RETRY.0.saturating_mul(1 << failures.min(6)).min(RETRY.1);
+        self.retry = Some((failures + 1, Instant::now() + wait));
     }
 
     fn begin(

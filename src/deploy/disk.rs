@@ -199,9 +199,10 @@ pub fn hold(tree: &Tree, found: &Disk) -> Result<Block, Refusal> {
         Err(error) => return Err(Refusal::NotOpened(path, error.to_string())),
     };
     // The name in /dev is another's between two looks, at worst.
-    match block.number().is_ok_and(|of| of == number) && block.size() == found.size_bytes {
-        true => Ok(block),
-        false => Err(Refusal::Replaced(path)),
+    match block.number() {
+        Ok(of) if of == number && block.size() == found.size_bytes => Ok(block),
+        Ok(_) => Err(Refusal::Replaced(path)),
+        Err(error) => Err(Refusal::NotOpened(path, error.to_string())),
     }
 }
 

@@ -260,7 +260,7 @@ fn locked(dir: &Dir) -> Result<Option<DataFile>, OpenError> {
         };
         file.lock()?;
         // Between the two, another process may have put a rewritten file in its place.
-        if dir.is_named(NAME, &file) {
+        if dir.is_named(NAME, &file)? {
             return Ok(Some(file));
         }
     }

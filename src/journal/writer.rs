@@ -378,7 +378,8 @@ impl Writer {
     /// The file is still the one with its name. One that was deleted is whole as long as it is open:
     /// what it holds is written anew, so that a command is not run twice for a slip of somebody's hand.
     fn in_place(&mut self) -> Result<(), JournalError> {
-        if self.dir.is_named(NAME, &self.file) {
+        let named = self.dir.is_named(NAME, &self.file);
+        if named.map_err(|error| JournalError::Disk(self.troubled(error)))? {
             return Ok(());
         }
         let deleted = self.file.is_deleted() && self.dir.exists(NAME).is_ok_and(|there| !there);
@@ -579,7 +580,7 @@ impl Writer {
             true => self.dir.rename_new(NEW, NAME),
         };
         // Where only the last flush failed, the name is the new file's already.
-        if renamed.is_ok() || self.dir.is_named(NAME, &written.file) {
+        if renamed.is_ok() || matches!(self.dir.is_named(NAME, &written.file), Ok(true)) {
             self.adopt(written);
         }
         match renamed {

@@ -352,7 +352,7 @@ impl Dir {
         let failed = |errno| Error::os("lock the directory", &self.path, errno);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // An open of its own: a lock belongs to the open file, not to the descriptor.
-        let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(failed)?;
+        let fd = retry(|| openat(&self.fd, ".", flags, Mode::empty())).map_err(failed)?;
         retry(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)).map_err(failed)?;
         Ok(Lock { _fd: fd })
     }

@@ -159,19 +159,6 @@ def test_commands_reach_simulated_nodes_and_do_nothing_to_this_machine(fleet):
     assert report_of(process)["commands"] in (1, 2)
 
 
-def test_a_fleet_comes_back_after_its_gateway_was_killed(fleet):
-    fleet.make_tokens(NODES)
-    process = fleet.start("--event-every", "2s")
-    wait_for("the fleet to be connected", lambda: connected(fleet) == NODES, seconds=120)
-    fleet.dev.kill()
-    fleet.dev.start()
-    wait_for("the fleet to be back", lambda: connected(fleet) == NODES, seconds=120)
-    assert process.terminate(seconds=200) == 0, process.output()
-    report = report_of(process)
-    assert report["reconnects"] >= NODES
-    assert fleet.check()[1:] == [NODES, 0, 0]
-
-
 def test_a_node_costs_little_on_either_side(fleet):
     few, many = 100, 400
     fleet.make_tokens(few + many)

@@ -84,11 +84,17 @@ impl Dir {
     }
 
     /// Whether `name` is `file` itself.
-    pub fn is_named(&self, name: &str, file: &DataFile) -> bool {
-        match (self.stat(name), fstat(&file.file)) {
-            (Ok(named), Ok(open)) => named.st_ino == open.st_ino && named.st_dev == open.st_dev,
-            _ => false,
-        }
+    ///
+    /// # Errors
+    /// What fstat(2) says, save that there is no such name.
+    pub fn is_named(&self, name: &str, file: &DataFile) -> Result<bool, Error> {
+        let failed = |errno| Error::os("look at", &self.join(name), errno);
+        let named = match self.stat(name) {
+            Err(Errno::NOENT) => return Ok(false),
+            named => named.map_err(failed)?,
+        };
+        let open = fstat(&file.file).map_err(failed)?;
+        Ok(named.st_ino == open.st_ino && named.st_dev == open.st_dev)
     }
 
     fn data(&self, name: &str, flags: OFlags) -> Result<DataFile, Error> {
