@@ -60,6 +60,10 @@ class Path:
         self.nft("table ip bad { chain f { type filter hook forward priority 0; "
                  f"ip length > {mtu} drop; icmp type destination-unreachable drop; }}; }}")
 
+    def widen(self):
+        """Whatever was dropped passes again."""
+        self.nft("delete table ip bad")
+
     def close(self):
         for name in reversed(self.made):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
