@@ -21,6 +21,9 @@ const KINDS: &[&str] = &[
     "diag.disks",
     "diag.network",
     "disk.polish",
+    "disks.wipe",
+    "deploy.image",
+    "machine.boot",
 ];
 const SECTIONS: &[&str] = &["log", "daemon", "site"];
 const NOW: i64 = 1_795_000_000_000;

@@ -12,8 +12,8 @@ use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::key::NodeKey;
 use bcd::crypto::{csr, digest, hpke, jwk};
 use bcd::proto::{
-    JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome, JoinResult, Message,
-    Role, SealedToken,
+    Envelope, JoinDeferral, JoinRequest, JoinRequestCredential, JoinResponse, JoinResponseOutcome,
+    JoinResult, Message, Role, SealedToken,
 };
 use better_compute::api::Api;
 use better_compute::api::rotations::{NotRotated, Rotations};
@@ -23,7 +23,7 @@ use better_compute::ids;
 use better_compute::joinservice::{
     Answered, Call, JoinService, Keys, Policy, Refusal, threads, token,
 };
-use better_compute::pki::{Bundle, Kind, Lock, Private, Public, Step};
+use better_compute::pki::{Bundle, Kind, Lock, NodeIssuer, Private, Public, Step};
 use better_compute::registry::{self, Answer, now_ms};
 use better_compute::store::{Laggards, NewSiteKey, NewToken, Store};
 
@@ -68,6 +68,8 @@ pub struct Fleet {
     pub node_id: String,
     pub node_key: NodeKey,
     pub node_chain: Vec<Vec<u8>>,
+    /// What the JoinService said when the node joined.
+    pub joined: JoinResult,
     /// A request that `node_key` signed.
     pub csr: Vec<u8>,
     /// A token that nobody used, and the one the node came with.
@@ -105,6 +107,7 @@ impl Fleet {
             csr: csr::build(&node_key).expect("a request"),
             node_key,
             node_chain: Vec::new(),
+            joined: JoinResult::default(),
             token_id: String::new(),
             token: Vec::new(),
             used_token: Vec::new(),
@@ -135,7 +138,9 @@ impl Fleet {
         let joined = ask(&mut service, Call::Join, &request.encode_to_vec())
             .unwrap_or_else(|refusal| panic!("{refusal}"));
         let result = fleet.verified(&joined.response);
-        (fleet.node_id, fleet.node_chain) = (result.node_id, result.certificate_chain);
+        fleet.node_id.clone_from(&result.node_id);
+        fleet.node_chain.clone_from(&result.certificate_chain);
+        fleet.joined = result;
         fleet
     }
 
@@ -236,6 +241,56 @@ impl Fleet {
             enc: sealed.enc.to_vec(),
             ciphertext: sealed.ciphertext,
         })
+    }
+
+    /// What the JoinService signs.
+    pub fn sign(&self, payload: Vec<u8>, purpose: Purpose) -> Envelope {
+        let key = NodeKey::from_pkcs8_der(&self.private.join_signing).expect("a key");
+        envelope::sign(payload, purpose, &key).expect("a signature")
+    }
+
+    /// The answer to a renewal with `csr` of the node that has joined. Bits of `spoilt` say what is wrong with it.
+    pub fn renewed(&self, csr: &[u8], spoilt: u8) -> Vec<u8> {
+        let mut result = JoinResult {
+            csr_sha256: digest::sha256(csr).to_vec(),
+            server_time_ms: now_ms(),
+            ..self.joined.clone()
+        };
+        if let Ok(spki) = csr::verify(csr) {
+            let issuer = NodeIssuer::new(&self.public.node_ca, &self.private.node_ca);
+            let leaf = issuer.and_then(|issuer| {
+                issuer.leaf(&spki, &result.spiffe_id, now_ms(), HOUR_MS / 1000 * 24)
+            });
+            result.certificate_chain[0] = leaf.expect("a certificate");
+        }
+        if spoilt & 1 != 0 {
+            result.csr_sha256.clear();
+        }
+        if spoilt & 2 != 0 {
+            result.certificate_chain.truncate(1);
+            result.certificate_chain.extend(vec![vec![spoilt]; 2]);
+        }
+        if spoilt & 4 != 0 {
+            result.role = Role::SITE;
+        }
+        if spoilt & 8 != 0 {
+            result.trust_bundle = None;
+        }
+        if spoilt & 16 != 0 {
+            result.server_time_ms += HOUR_MS * 10_000;
+        }
+        let purpose = match spoilt & 32 {
+            0 => Purpose::JoinResponse,
+            _ => Purpose::Renewal,
+        };
+        let outcome = match spoilt & 64 {
+            0 => JoinResponseOutcome::Signed(self.sign(result.encode_to_vec(), purpose)),
+            _ => JoinResponseOutcome::Deferral(JoinDeferral::default()),
+        };
+        JoinResponse {
+            outcome: (spoilt & 128 == 0).then_some(outcome),
+        }
+        .encode_to_vec()
     }
 
     /// What a node makes of an answer, by the pinned signing key alone.

@@ -24,10 +24,13 @@ pub mod dhcp;
 pub mod dhcpv6;
 pub mod diag_disks;
 pub mod diag_texts;
+pub mod disk_ids;
 pub mod dns;
 pub mod doctor_texts;
+pub mod download;
 pub mod elf;
 pub mod envelope;
+pub mod facts_tree;
 pub mod gateway_session;
 pub mod gpt;
 pub mod grpc_client;
@@ -35,17 +38,20 @@ pub mod grpc_frames;
 pub mod grpc_server;
 pub mod grpc_status;
 pub mod helper_request;
+pub mod hops;
 pub mod http_answer;
 pub mod http_request;
 pub mod identity;
 pub mod ids;
 pub mod images;
 pub mod inhibitors;
+pub mod install_values;
 pub mod intake;
 pub mod join_answer;
 pub mod join_token;
 pub mod joinservice;
 pub mod journal;
+pub mod journal_open;
 pub mod json;
 pub mod jwk;
 pub mod lldp;
@@ -53,6 +59,7 @@ pub mod loader;
 pub mod machine_texts;
 pub mod modules;
 pub mod netlink;
+pub mod node_session;
 pub mod node_spec;
 pub mod operator_texts;
 pub mod outbox;
@@ -62,6 +69,7 @@ pub mod private_key;
 pub mod proto;
 pub mod proxies;
 pub mod release_manifest;
+pub mod session_machine;
 pub mod signed_order;
 pub mod sntp;
 pub mod spki;
@@ -77,6 +85,7 @@ pub mod wellknown;
 pub mod wipe;
 
 pub mod fleet;
+pub mod hostile;
 pub mod mutate;
 pub mod pieces;
 
@@ -106,12 +115,13 @@ macro_rules! targets {
 }
 
 targets! {
-    advertised api base64 bmc boot_parameters certificate cmdline command config contract cpio
-    csr dhcp dhcpv6 diag_disks diag_texts dns doctor_texts elf envelope gateway_session gpt grpc_client grpc_frames
-    grpc_server grpc_status helper_request http_answer http_request identity ids images inhibitors intake join_answer
-    join_token joinservice journal json jwk lldp loader machine_texts modules netlink node_spec
-    operator_texts outbox pem pki_bundle private_key proto proxies release_manifest signed_order sntp spki status_request
-    store_rows toml trust_bundle url volumes vpd websocket wellknown wipe
+    advertised api base64 bmc boot_parameters certificate cmdline command config contract cpio csr dhcp dhcpv6
+    diag_disks diag_texts disk_ids dns doctor_texts download elf envelope facts_tree gateway_session gpt grpc_client
+    grpc_frames grpc_server grpc_status helper_request hops http_answer http_request identity ids images inhibitors
+    install_values intake join_answer join_token joinservice journal journal_open json jwk lldp loader machine_texts
+    modules netlink node_session node_spec operator_texts outbox pem pki_bundle private_key proto proxies
+    release_manifest session_machine signed_order sntp spki status_request store_rows toml trust_bundle url volumes
+    vpd websocket wellknown wipe
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

@@ -8,8 +8,7 @@ use crate::proto::{Disk, RootFilesystem, RootPart};
 /// Of mountinfo, of a device's own words, and of udev's.
 const MOUNTS: usize = 256 * 1024;
 const WORDS: usize = 16 * 1024;
-/// Devices in one another, and below all of it.
-const DEPTH: usize = 8;
+/// Devices that are looked at.
 const DEVICES: usize = 64;
 
 /// `disks` are all of the machine. `None`: the root file system is on no disk.
@@ -21,7 +20,7 @@ pub(super) fn read(tree: &Tree, disks: &[Disk], command_line: &str) -> Option<Ro
         .link_name(&["sys/dev/block/", &mounted.number].concat())
         .or_else(|| named(tree, &mounted.source))?;
     let mut parts = Vec::new();
-    below(tree, &device, DEPTH, &mut parts);
+    below(tree, &device, &mut Vec::new(), &mut parts);
     parts.sort_unstable_by(|a: &RootPart, b| {
         (&a.kernel_name, a.partition).cmp(&(&b.kernel_name, b.partition))
     });
@@ -91,16 +90,18 @@ fn is_device(tree: &Tree, name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && tree.exists(&["sys/class/block/", name].concat())
 }
 
-/// Adds what `device` stands on.
-fn below(tree: &Tree, device: &str, depth: usize, parts: &mut Vec<RootPart>) {
-    if depth == 0 || parts.len() >= DEVICES || !is_device(tree, device) {
+/// Adds what `device` stands on, unless it was `seen`: each device is looked at once, however they stand on each other.
+fn below(tree: &Tree, device: &str, seen: &mut Vec<String>, parts: &mut Vec<RootPart>) {
+    let known = seen.iter().any(|other| other == device);
+    if known || seen.len() >= DEVICES || !is_device(tree, device) {
         return;
     }
+    seen.push(device.to_owned());
     let at = ["sys/class/block/", device].concat();
     let slaves = [&at, "/slaves"].concat();
     let slaves = tree.names(&slaves, DEVICES).unwrap_or_default();
     for slave in &slaves {
-        below(tree, slave, depth - 1, parts);
+        below(tree, slave, seen, parts);
     }
     if !slaves.is_empty() {
         return;
@@ -230,6 +231,11 @@ mod tests {
         );
         // Devices that stand on each other end somewhere.
         fixture.put("sys/class/block/dm-0/slaves/dm-1/x", b"");
+        assert_eq!(read(&fixture.tree, &disks(), "").unwrap().parts, [part()]);
+        // Nor is any looked at once more for each way to it.
+        for (at, below) in (0..60_u32).flat_map(|at| (0..60_u32).map(move |below| (at, below))) {
+            fixture.put(&format!("sys/class/block/dm-{at}/slaves/dm-{below}/x"), b"");
+        }
         assert_eq!(read(&fixture.tree, &disks(), "").unwrap().parts, [part()]);
     }
 

@@ -70,7 +70,7 @@ impl Tree {
         target.rsplit('/').next().map(|name| clean(name.as_bytes()))
     }
 
-    /// The names in a directory, sorted; at most `max` of them.
+    /// The names in a directory, sorted; at most `max` of them. One that is no clean text is passed over.
     ///
     /// # Errors
     /// It is missing or cannot be read.
@@ -78,6 +78,7 @@ impl Tree {
         let mut names: Vec<String> = std::fs::read_dir(self.path(path))?
             .take(max)
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| clean(name.as_bytes()) == *name)
             .collect();
         names.sort_unstable();
         Ok(names)
@@ -182,5 +183,11 @@ pub mod tests {
         assert_eq!(tree.text("fifo"), "");
         assert_eq!(tree.names("", 10).unwrap(), ["a", "fifo", "l"]);
         assert_eq!(tree.names("", 2).unwrap().len(), 2);
+        // No name can end a line, or hide.
+        for name in ["b\n", "b\u{202e}", " b"] {
+            fixture.put(&["c/", name].concat(), b"");
+        }
+        fixture.put("c/b c", b"");
+        assert_eq!(tree.names("c", 10).unwrap(), ["b c"]);
     }
 }

@@ -33,7 +33,7 @@ mod duties;
 mod live;
 #[cfg(test)]
 mod live_tests;
-mod machine;
+pub mod machine;
 mod open;
 pub mod outbox;
 pub mod spec;

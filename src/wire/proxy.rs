@@ -254,7 +254,10 @@ impl Proxy {
     }
 
     /// Asks the proxy at the other end of `stream` to connect it to `host` and `port`.
-    pub(super) async fn open(
+    ///
+    /// # Errors
+    /// It does not, within `wait`.
+    pub async fn open(
         &self,
         stream: Stream,
         host: &str,

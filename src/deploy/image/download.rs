@@ -329,6 +329,9 @@ impl Download<'_> {
             (None, None) if !pinned => {
                 return Err(Failed::Never(Error::Endless(url.to_string())));
             }
+            (None, Some(found)) if found < known.at => {
+                return Err(Failed::Never(Error::Changed(url.to_string())));
+            }
             (None, found) => known.total = found,
             _ => {}
         }
@@ -514,7 +517,48 @@ impl StdError for Error {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// What a download comes to whose sources answer so, one after the other.
+    fn answered(answers: [&'static str; 2]) -> Result<Downloaded, Error> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            for answer in answers {
+                let (mut peer, _) = listener.accept().unwrap();
+                let _ = peer.read(&mut [0; 4096]);
+                peer.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let sources = ["a", "b"].map(|name| Url::parse(&format!("http://127.0.0.1:{port}/{name}")));
+        let stops = [Stop::new().unwrap(), Stop::new().unwrap()];
+        let (pieces, _taken) = rt::channel(8);
+        let download = Download {
+            sources: &sources.map(Result::unwrap),
+            expected: Expected {
+                sha256: Some([7; 32]),
+                size: None,
+            },
+            stops: stops.each_ref(),
+            gauge: &Gauge::default(),
+            pieces,
+        };
+        let done = download.run();
+        server.join().unwrap();
+        done
+    }
+
+    #[test]
+    fn a_source_that_has_less_than_came_before_has_another_file() {
+        let first = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n01234567\r\n";
+        let second = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0123";
+        let done = answered([first, second]);
+        assert!(matches!(done, Err(Error::Changed(_))), "{done:?}");
+    }
 
     #[test]
     fn a_range_is_what_the_server_says_or_nothing() {

@@ -22,11 +22,10 @@ fn accept(key: &str) -> String {
 }
 
 /// Opens a WebSocket over `stream`, which leads to the server of `url`.
-pub(in crate::wire) async fn open(
-    stream: Stream,
-    url: &Url,
-    wait: Duration,
-) -> Result<Stream, HopError> {
+///
+/// # Errors
+/// Its server opens none within `wait`.
+pub async fn open(stream: Stream, url: &Url, wait: Duration) -> Result<Stream, HopError> {
     let failed = |cause| failed(url, cause);
     let key = base64::encode(&random::bytes::<16>().map_err(|error| failed(HopCause::Io(error)))?);
     let mut head = String::with_capacity(512);

@@ -30,8 +30,8 @@ mod handshake;
 #[cfg(test)]
 mod tests;
 
-pub use handshake::answer;
-pub(super) use handshake::{failed, open};
+pub(super) use handshake::failed;
+pub use handshake::{answer, open};
 
 /// The subprotocol: what runs inside (docs/protocol.md 9).
 pub const PROTOCOL: &str = "bettercompute.v1";
