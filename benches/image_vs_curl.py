@@ -25,8 +25,6 @@ import time
 
 from rounds import ROOT, main, promise, show, take_turns
 
-# Built so by `make bench`, as what ships is.
-OPTIMISED = ("--example", "image_write")
 MIB = 1 << 20
 
 

@@ -3,8 +3,8 @@
 
     target/venv/bin/python benches/join_vs_curl.py [--quick] [--rounds N] [--json PATH]
 
-A round is one curl and one join, who goes first changing. Measured is the whole process, from fork to exit: wall time, and processor time as the kernel counts it for the child.
-A relay first counts the bytes that each sends, and curl's body is sized until both send as many.
+A round is one curl and one join, who goes first changing. Measured is the whole process, from fork to exit: wall time, and
+processor time as the kernel counts it for the child. A relay first counts the bytes that each sends, and curl's body is sized until both send as many.
 curl runs with --insecure, so it checks less than bcd does (a pinned chain, a signed answer), and it
 writes nothing, while bcd makes a key and writes it and the identity durably: what is left is in curl's favour.
 """

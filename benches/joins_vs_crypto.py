@@ -30,8 +30,6 @@ import urllib.parse
 from rounds import ROOT, main, promise, show, take_turns
 import lab
 
-# Built so by `make bench`: what the server does counts.
-OPTIMISED = ("--bin", "better-compute", "--example", "gateway_load")
 # Joins on the way at once, of all clients.
 AT_ONCE = 256
 

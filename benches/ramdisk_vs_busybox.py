@@ -12,8 +12,8 @@ times of the guest's own clock on the serial console.
 The guest's clock goes by the instructions that it executes (-icount), 8 ns each, and while it waits by the host's: what
 else the host does hardly shows, and runs differ by hundredths of a second.
 
-QEMU emulates (accel=tcg), so
-that it runs where machines cannot be virtualised; cryptography is many times slower there than on hardware.
+QEMU emulates (accel=tcg), so that it runs where machines cannot be virtualised; cryptography is many times slower there
+than on hardware.
 """
 
 import datetime
