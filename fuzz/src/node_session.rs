@@ -528,11 +528,13 @@ impl Trial {
             log_level: Level::Error,
         };
         let converge = Converge::new(journal.clone(), &recovered.entries, configured);
-        let (trusted, signed, trusting) = (member.clone(), member.clone(), member.clone());
+        let (now, trusted) = (member.clone(), member.clone());
+        let (signed, trusting) = (member.clone(), member.clone());
         let parts = Parts {
             facts: Reporter::new(journal.clone(), &recovered.entries),
             journal: journal.clone(),
             clocks: Clocks {
+                now_ms: Box::new(move || now.now_ms()),
                 trusted_ms: Box::new(move || trusted.trusted_ms()),
                 signed_ms: Box::new(move || signed.signed_ms()),
             },

@@ -261,8 +261,9 @@ fn serve(path: &Path, source: Rc<Source>) -> Option<local::Place> {
 }
 
 fn clocks(member: &Member) -> Clocks {
-    let (trusted, signed) = (member.clone(), member.clone());
+    let (now, trusted, signed) = (member.clone(), member.clone(), member.clone());
     Clocks {
+        now_ms: Box::new(move || now.now_ms()),
         trusted_ms: Box::new(move || trusted.trusted_ms()),
         signed_ms: Box::new(move || signed.signed_ms()),
     }

@@ -49,9 +49,11 @@ pub enum Input {
     Ended(Id, &'static Kind, Outcome),
 }
 
-/// Both times of the node that are not the monotonic one.
+/// The times of the node that are not the monotonic one.
 pub struct Clocks {
-    /// Trusted time, Unix milliseconds.
+    /// The best guess of the true time, Unix milliseconds.
+    pub now_ms: Box<dyn Fn() -> u64>,
+    /// Trusted time, Unix milliseconds: for orders and receipts.
     pub trusted_ms: Box<dyn Fn() -> u64>,
     /// The last time a server signed.
     pub signed_ms: Box<dyn Fn() -> u64>,
@@ -417,7 +419,7 @@ impl Clocks {
     fn now(&self) -> Now {
         Now {
             clock: clock::monotonic(),
-            trusted_ms: (self.trusted_ms)(),
+            now_ms: (self.now_ms)(),
             signed_ms: (self.signed_ms)(),
         }
     }

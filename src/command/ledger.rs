@@ -42,8 +42,8 @@ const UPGRADE: &str = "daemon.upgrade";
 pub struct Now {
     /// Monotonic: for how long things take.
     pub clock: Duration,
-    /// Trusted time, Unix milliseconds: for deadlines.
-    pub trusted_ms: u64,
+    /// The best guess of the true time, Unix milliseconds: for deadlines.
+    pub now_ms: u64,
     /// What a server signed last: a lower bound of the true time.
     pub signed_ms: u64,
 }
@@ -209,7 +209,7 @@ impl Ledger {
                 )),
             };
             if let Err(failure) = unreadable {
-                let until_ms = now.trusted_ms.saturating_add(AHEAD_MS);
+                let until_ms = now.now_ms.saturating_add(AHEAD_MS);
                 // Had, whether this can be written now or not.
                 let done = Done {
                     until_ms,
@@ -338,7 +338,7 @@ impl Ledger {
                 self.plan(id, &record, Report::underway(state), change)
             }
             Err(report) => {
-                let ahead = now.trusted_ms.saturating_add(AHEAD_MS);
+                let ahead = now.now_ms.saturating_add(AHEAD_MS);
                 let deadline_ms = u64::try_from(command.deadline_ms).unwrap_or(0);
                 self.finish(id, deadline_ms.min(ahead), report)
             }
@@ -388,12 +388,12 @@ impl Ledger {
             Ok(0) | Err(_) => return Err(invalid("it has no deadline".to_owned())),
             Ok(deadline) => deadline,
         };
-        if deadline_ms > now.trusted_ms.saturating_add(AHEAD_MS) {
+        if deadline_ms > now.now_ms.saturating_add(AHEAD_MS) {
             return Err(invalid(
                 "its deadline is more than 30 days ahead of this node's time".to_owned(),
             ));
         }
-        if deadline_ms <= now.trusted_ms.max(self.watermark_ms) {
+        if deadline_ms <= now.now_ms.max(self.watermark_ms) {
             return Err(Report::late());
         }
         if command.params.len() > PARAMS {
@@ -484,7 +484,7 @@ impl Ledger {
                 return None;
             }
             let late = active.state == State::Pending
-                && u64::try_from(active.command.deadline_ms).unwrap_or(0) <= now.trusted_ms;
+                && u64::try_from(active.command.deadline_ms).unwrap_or(0) <= now.now_ms;
             let over = active.until.is_some_and(|until| until <= now.clock);
             match (late, over) {
                 (true, _) => Some((*id, Event::Late)),
@@ -503,9 +503,7 @@ impl Ledger {
             match active.state {
                 State::Pending => {
                     let deadline = u64::try_from(active.command.deadline_ms).unwrap_or(0);
-                    Some(Duration::from_millis(
-                        deadline.saturating_sub(now.trusted_ms),
-                    ))
+                    Some(Duration::from_millis(deadline.saturating_sub(now.now_ms)))
                 }
                 _ => Some(active.until?.saturating_sub(now.clock)),
             }
@@ -611,7 +609,7 @@ impl Ledger {
             .map(|active| active.command.deadline_ms);
         let mut until_ms = deadline.and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
         if report.state == CommandState::SUCCEEDED {
-            until_ms = until_ms.max(now.trusted_ms.saturating_add(OUTPUT_MS));
+            until_ms = until_ms.max(now.now_ms.saturating_add(OUTPUT_MS));
         }
         self.finish(id, until_ms, report)
     }

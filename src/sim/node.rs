@@ -283,11 +283,13 @@ impl Node {
             log_level: self.fleet.setup.log_level,
         };
         let converge = Converge::new(journal.clone(), &recovered.entries, configured);
-        let (trusted, signed, trusting) = (member.clone(), member.clone(), member.clone());
+        let (now, signed, trusting) = (member.clone(), member.clone(), member.clone());
+        let trusted = member.clone();
         let parts = Parts {
             facts: Reporter::new(journal.clone(), &recovered.entries),
             journal: journal.clone(),
             clocks: Clocks {
+                now_ms: Box::new(move || now.now_ms()),
                 trusted_ms: Box::new(move || trusted.trusted_ms()),
                 signed_ms: Box::new(move || signed.signed_ms()),
             },

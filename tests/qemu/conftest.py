@@ -114,10 +114,11 @@ def server(machine, server_kernel, server_image):
 class NodeGuest:
     """A machine with a data disk that runs the static bcd against the control plane on the host.
 
-    The disk holds the configuration, a token and `run.sh`; what the guest writes to it survives the guest.
+    The disk holds the configuration, a token and `run.sh`, which does what `script` says before it joins; what the guest writes to
+    it survives the guest.
     """
 
-    def __init__(self, machine, dev, directory):
+    def __init__(self, machine, dev, directory, script=""):
         self.machine, self.dev, self.dir = machine, dev, directory
         self.guest = None
         port = dev.gateway.rsplit(":", 1)[1]
@@ -134,6 +135,7 @@ class NodeGuest:
         (files / "run.sh").write_text(
             "$b chown -R 0:0 /data/config.toml /data/token\n$b chmod 600 /data/config.toml /data/token\n"
             "$b date -u '+guest: the clock says %Y-%m-%d'\n"
+            f"{script}\n"
             "[ -e /data/bcd/identity.json ] || bcd join --config /data/config.toml --token-file /data/token\n"
             'echo "guest: joined with exit code $?"\n'
             "bcd node --config /data/config.toml\n")

@@ -42,6 +42,7 @@ fn start(data_dir: &Path) -> Daemon {
         facts: Reporter::new(journal.clone(), &recovered.entries),
         journal: journal.clone(),
         clocks: Clocks {
+            now_ms: Box::new(clock::wall_ms),
             trusted_ms: Box::new(clock::wall_ms),
             signed_ms: Box::new(|| 0),
         },

@@ -13,7 +13,7 @@ const LATER_BOOT: &str = "c0ffee00-0000-4000-8000-000000000002";
 fn at(ms: u64) -> Now {
     Now {
         clock: Duration::from_millis(ms),
-        trusted_ms: NOW + ms,
+        now_ms: NOW + ms,
         signed_ms: NOW + ms,
     }
 }
@@ -488,7 +488,7 @@ fn an_id_is_forgotten_only_when_nothing_of_that_age_is_taken_any_more() {
     let unacked = node.disk.sequence - 1;
     // The host's clock jumped; what a server signed did not.
     let jumped = Now {
-        trusted_ms: NOW + 300 * DAY,
+        now_ms: NOW + 300 * DAY,
         ..at(0)
     };
     let later = at(70_000);
