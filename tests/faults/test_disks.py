@@ -22,8 +22,6 @@ from ramdisk.conftest import mac  # noqa: F401
 MIB = 1 << 20
 DISK, IMAGE = 12 * MIB, 9 * MIB
 OLD = b"\xee" * MIB
-# Of each kind of call and what becomes of it.
-FEW = 1
 # What a session and a journal do with these is asked by the others.
 ASIDE = {("send", "socket"), ("receive", "socket"), ("write", "output"), ("pwrite", "data"), ("sync", "data"), ("stat", "data"),
          ("stat", "file"), ("getrandom", "nowhere")}
@@ -144,7 +142,7 @@ def ordered(machine, what, body):
 def try_all(machine, counts, what, body, judge, *always):
     """Every fault of the campaign, on an order each. `judge` has the command, its receipt and what is on the disk."""
     tried, passed, findings, ends = 0, 0, [], {}
-    for one in campaign(counts, FEW, leave_out=ASIDE):
+    for one in campaign(counts, leave_out=ASIDE):
         machine.fill()
         seen = len(machine.process.output())
         machine.faults.rearm(machine.process, one, *always)

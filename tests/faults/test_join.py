@@ -10,9 +10,6 @@ from join.conftest import fleet, machine, token_file  # noqa: F401
 from join.test_crash import whole_or_none
 from lab import POOL, SITE
 
-# Of each kind of call and what becomes of it.
-FEW = 1
-
 
 @pytest.fixture(scope="module")
 def tokens(fleet):  # noqa: F811
@@ -63,7 +60,7 @@ def test_a_join_whose_calls_go_wrong_tells_the_truth_and_can_be_run_again(fleet,
     counts, before = report["counts"], len(fleet.nodes())
     assert counts["sync data"] >= 4 and counts["rename data"] >= 2 and counts["send socket"] >= 2, counts
     tried, wrong, failed, findings = 0, 0, 0, []
-    for number, fault in enumerate(campaign(counts, FEW)):
+    for number, fault in enumerate(campaign(counts)):
         node = machine(f"machine{number}")
         token = next(tokens)
         run = injected(f"machine{number}", node.dir)

@@ -11,8 +11,6 @@ from gateway_api import call
 from lab import Node, running, wait_for
 from session.test_chaos import stored
 
-# Of each kind of call and what becomes of it.
-FEW = 1
 # Seconds; below a heartbeat's interval.
 LATE = 20
 FINAL = ("succeeded", "failed", "unsupported")
@@ -88,7 +86,7 @@ def test_a_node_whose_calls_go_wrong_at_work_says_so_goes_on_and_loses_nothing(f
     counts = node.faults.rearm(node.process)["counts"]
     assert counts["sync data"] >= 2 and counts["pwrite data"] >= 2 and counts["send socket"] >= 2, counts
     tried, wrong, findings, commands = 0, 0, [], []
-    for number, fault in enumerate(campaign(counts, FEW)):
+    for number, fault in enumerate(campaign(counts)):
         seen = len(node.process.output())
         node.faults.rearm(node.process, fault)
         commands.append(order(fleet, node, number))
@@ -132,7 +130,7 @@ def test_a_node_whose_calls_go_wrong_at_its_start_says_so_and_starts_again(fleet
     counts = node.faults.rearm(node.process)["counts"]
     assert counts["open data"] >= 3 and counts["epoll_create nowhere"] == 1, counts
     tried, ended, findings = 0, 0, []
-    for fault in campaign(counts, FEW):
+    for fault in campaign(counts):
         start(fault)
         tried += 1
         said, done = node.process.output(), node.faults.report()["done"]
