@@ -12,6 +12,7 @@ pub mod advertised;
 pub mod api;
 pub mod base64;
 pub mod bmc;
+pub mod boot_entries;
 pub mod boot_parameters;
 pub mod certificate;
 pub mod cmdline;
@@ -67,6 +68,7 @@ pub mod pem;
 pub mod pki_bundle;
 pub mod private_key;
 pub mod proto;
+pub mod provisioned;
 pub mod proxies;
 pub mod release_manifest;
 pub mod session_machine;
@@ -115,13 +117,13 @@ macro_rules! targets {
 }
 
 targets! {
-    advertised api base64 bmc boot_parameters certificate cmdline command config contract cpio csr dhcp dhcpv6
-    diag_disks diag_texts disk_ids dns doctor_texts download elf envelope facts_tree gateway_session gpt grpc_client
-    grpc_frames grpc_server grpc_status helper_request hops http_answer http_request identity ids images inhibitors
-    install_values intake join_answer join_token joinservice journal journal_open json jwk lldp loader machine_texts
-    modules netlink node_session node_spec operator_texts outbox pem pki_bundle private_key proto proxies
-    release_manifest session_machine signed_order sntp spki status_request store_rows toml trust_bundle url volumes
-    vpd websocket wellknown wipe
+    advertised api base64 bmc boot_entries boot_parameters certificate cmdline command config contract cpio csr dhcp
+    dhcpv6 diag_disks diag_texts disk_ids dns doctor_texts download elf envelope facts_tree gateway_session gpt
+    grpc_client grpc_frames grpc_server grpc_status helper_request hops http_answer http_request identity ids images
+    inhibitors install_values intake join_answer join_token joinservice journal journal_open json jwk lldp loader
+    machine_texts modules netlink node_session node_spec operator_texts outbox pem pki_bundle private_key proto
+    provisioned proxies release_manifest session_machine signed_order sntp spki status_request store_rows toml
+    trust_bundle url volumes vpd websocket wellknown wipe
 }
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does

@@ -17,6 +17,7 @@ macro_rules! messages {
 messages! {
     Ack
     AnyReceipt
+    BootEntry
     BootedFrom
     CancelCommand
     Command
@@ -76,6 +77,7 @@ messages! {
     OsFiles
     OutputChunk
     OutputRequest
+    ProvisionedProof
     RebootParams
     RebootResult
     ReceiptHead

@@ -18,6 +18,7 @@ use self::machine::{Event, State, Step};
 pub use self::verdict::{Accepted, Expected, Refused, is_node_id, role_word};
 pub(super) use self::verdict::{judge, role_named};
 use super::gateway::Gateway;
+use super::provisioned::Provisioned;
 use crate::config::mac::Mac;
 use crate::crypto::digest::sha256;
 use crate::crypto::gateway_verifier::Failure;
@@ -50,14 +51,14 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Of network cards in the claims, lest a host with thousands of them fill the request.
 const MACS: usize = 64;
 
-/// What a request says besides key and token.
+/// What a request says besides key and proof.
 pub struct Asked<'a> {
     pub role: Role,
     /// Empty when the node does not know it.
     pub site: &'a str,
     /// The node this machine claims to be, or empty.
     pub node_id: &'a str,
-    /// The attestor discovery, with this; `None`: the attestor join-token.
+    /// The attestor discovery, with this and a token; `None`: the attestor of the proof.
     pub discovery: Option<Discovery<'a>>,
 }
 
@@ -69,6 +70,14 @@ pub struct Discovery<'a> {
     pub boot_nic: Option<Mac>,
 }
 
+/// What is to prove that this machine may join.
+pub enum Proof<'a> {
+    /// A join token, with the assertion of [`Asked::discovery`] or without.
+    Token(&'a [u8]),
+    /// The key that a deploy left.
+    Provisioned(&'a Provisioned),
+}
+
 /// Why a request could not be made.
 #[derive(Debug)]
 pub enum RequestError {
@@ -76,20 +85,35 @@ pub enum RequestError {
     Seal(hpke::Error),
 }
 
-/// Makes the request: the CSR of `key`, and `token` sealed to `recipient`.
+/// Makes the request: the CSR of `key`, and its proof, a token sealed to `recipient`.
 ///
 /// # Errors
 /// The system gives no random bytes, or the recipient's key is no point on the curve.
 pub fn request(
     asked: &Asked<'_>,
     key: &NodeKey,
-    token: &[u8],
+    proof: &Proof<'_>,
     recipient: &PublicKey,
     facts: Facts,
 ) -> Result<JoinRequest, RequestError> {
     let csr = csr::build(key).map_err(RequestError::Csr)?;
-    let sealed = hpke::seal(recipient, INFO, &sha256(&csr), token).map_err(RequestError::Seal)?;
     let mut attestor = "join-token";
+    let (mut credential, mut provisioned_proof) = (None, None);
+    match proof {
+        Proof::Token(token) => {
+            let sealed = hpke::seal(recipient, INFO, &sha256(&csr), token);
+            let sealed = sealed.map_err(RequestError::Seal)?;
+            credential = Some(JoinRequestCredential::SealedToken(SealedToken {
+                key_pin: recipient.pin().to_string(),
+                enc: sealed.enc.to_vec(),
+                ciphertext: sealed.ciphertext,
+            }));
+        }
+        Proof::Provisioned(left) => {
+            attestor = "provisioned";
+            provisioned_proof = Some(left.prove(&csr).map_err(RequestError::Csr)?);
+        }
+    }
     let mut claims = claims(facts);
     let mut assertion = None;
     if let Some(discovery) = &asked.discovery {
@@ -102,15 +126,12 @@ pub fn request(
         role: asked.role,
         site: asked.site.to_owned(),
         csr,
-        credential: Some(JoinRequestCredential::SealedToken(SealedToken {
-            key_pin: recipient.pin().to_string(),
-            enc: sealed.enc.to_vec(),
-            ciphertext: sealed.ciphertext,
-        })),
+        credential,
         claims: Some(claims.0),
         daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
         node_id: asked.node_id.to_owned(),
         discovery_assertion: assertion,
+        provisioned_proof,
     })
 }
 

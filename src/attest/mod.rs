@@ -13,5 +13,6 @@ pub mod gateway;
 pub mod join;
 pub mod join_token;
 pub mod member;
+pub mod provisioned;
 pub mod renewal;
 pub mod roots;

@@ -4,6 +4,7 @@
 //! first call; the identity is stored, in one rename, only after every check; a configuration
 //! written by the join comes after the identity, and the token file goes last of all. Whatever was
 //! cut off, the same command run again ends in the same identity, with the same token.
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use self::terms::Terms;
 use super::flags::{Args, Command, Flag};
 use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, take_proxy, warn};
 use crate::attest::gateway;
-use crate::attest::join::{self, Asked, Expected, Notice, is_node_id};
+use crate::attest::join::{self, Asked, Expected, Notice, Proof, is_node_id};
 use crate::attest::join_token::{self, JoinToken, TokenFile};
+use crate::attest::provisioned::{self, Provisioned};
 use crate::config::Config;
 use crate::crypto::jwk::PublicKey;
 use crate::crypto::key::NodeKey;
@@ -25,8 +27,10 @@ use crate::proto::Role;
 use crate::status::Form;
 use crate::status::client::Daemon;
 use crate::status::server::Request;
-use crate::sys::fs::Lock;
+use crate::sys::fs::{self, Lock};
 use crate::sys::{clock, process, user};
+
+use zeroize::Zeroizing;
 
 mod terms;
 
@@ -53,7 +57,7 @@ pub(super) const COMMAND: Command = Command::new(
         Flag::value(
             "attestor",
             "NAME",
-            "What proves that this machine may join: join-token (the default)",
+            "What proves that this machine may join: join-token (the default) or provisioned",
         ),
         Flag::value(
             "server",
@@ -92,6 +96,8 @@ pub(super) const COMMAND: Command = Command::new(
     "The token is read from BCD_JOIN_TOKEN, from --token-file or from standard input, never from\n\
      an argument. A machine that has joined already says so and exits 0, so this can run at every\n\
      boot. A join that was cut off anywhere is finished by running it again with the same token.\n\
+     An OS that machines deploy --join installed joins with --attestor provisioned, once: by the key that the\n\
+     deploy left beside config.toml, which is deleted once joined.\n\
      \n\
      Exit codes: 0 joined, 1 failed, 2 refused (usage, configuration, token).",
 )
@@ -101,6 +107,8 @@ pub(super) const COMMAND: Command = Command::new(
 struct Options<'a> {
     role: Role,
     node_id: &'a str,
+    /// Where the key is that a deploy left, for the attestor provisioned.
+    provisioned: Option<PathBuf>,
     token_file: Option<TokenFile>,
     patience: Duration,
     reset: bool,
@@ -199,17 +207,22 @@ fn options(args: &Args) -> Result<Options<'_>, Failure> {
         "ramdisk" => Role::RAMDISK,
         _ => return Err(Failure::refused("--role must be node, site or ramdisk")),
     };
+    let mut provisioned = None;
     match args.value("attestor").unwrap_or("join-token") {
         "join-token" => {}
+        "provisioned" => {
+            let config = args.path_or("config", DEFAULT_CONFIG);
+            provisioned = Some(config.with_file_name(provisioned::FILE));
+        }
         "discovery" => {
             return Err(Failure::refused(
                 "a machine joins by discovery as it boots: bcd ramdisk, which the ramdisk's init runs",
             ));
         }
-        known @ ("tpm" | "provisioned") => {
-            return Err(Failure::refused(format!(
-                "the attestor {known} is not in this build yet; join with a token, or install a newer bcd"
-            )));
+        "tpm" => {
+            return Err(Failure::refused(
+                "the attestor tpm is not in this build yet; join with a token, or install a newer bcd",
+            ));
         }
         _ => {
             return Err(Failure::refused(
@@ -241,9 +254,15 @@ fn options(args: &Args) -> Result<Options<'_>, Failure> {
         ));
     }
     let token_file = args.value("token-file").map(TokenFile::new);
+    if provisioned.is_some() && (token_file.is_some() || role != Role::NODE) {
+        return Err(Failure::refused(
+            "--attestor provisioned goes with neither a token nor another role than node: leave those out",
+        ));
+    }
     Ok(Options {
         role,
         node_id,
+        provisioned,
         token_file,
         patience,
         reset,
@@ -294,8 +313,12 @@ fn attempt(
     state: State,
 ) -> Result<Identity, Failure> {
     // Before anything starts a thread: the variable is wiped from the environment.
-    let token = join_token::obtain(options.token_file.as_ref())
-        .map_err(|error| Failure::refused(said(&error)))?;
+    let credential = match &options.provisioned {
+        Some(path) => Credential::Provisioned(left_by_deploy(path)?),
+        None => join_token::obtain(options.token_file.as_ref())
+            .map(Credential::Token)
+            .map_err(|error| Failure::refused(said(&error)))?,
+    };
     let going = terms.settle()?;
     let key = key(store, state)?;
     let asked = Asked {
@@ -304,8 +327,15 @@ fn attempt(
         node_id: options.node_id,
         discovery: None,
     };
-    let identity = ask(&going, &asked, &key, token, options.patience, &mut notice)?
-        .map_err(|error| refusal(terms, &going, &error))?;
+    let identity = ask(
+        &going,
+        &asked,
+        &key,
+        credential,
+        options.patience,
+        &mut notice,
+    )?
+    .map_err(|error| refusal(terms, &going, &error))?;
     let kept = |error: StoreError| {
         let remedy = error.remedy().unwrap_or("mend that");
         failed(
@@ -326,24 +356,42 @@ fn attempt(
     Ok(identity)
 }
 
+/// The key that a deploy left at `path`.
+fn left_by_deploy(path: &Path) -> Result<Provisioned, Failure> {
+    let refused = |why: &str| {
+        Failure::refused(format!(
+            "{}: {why}; machines deploy --join leaves it there for one join: join with a token, or deploy again",
+            path.display()
+        ))
+    };
+    let text = fs::read_foreign(path, provisioned::MAX_LENGTH);
+    let text = Zeroizing::new(text.map_err(|error| refused(&said(&error)))?);
+    Provisioned::parse(&text).map_err(|error| refused(&error.to_string()))
+}
+
+/// What proves that this machine may join.
+pub(super) enum Credential {
+    Token(JoinToken),
+    Provisioned(Provisioned),
+}
+
 /// Asks until there is an answer, and gives the identity that a good one makes; nothing is stored yet.
 pub(super) fn ask(
     going: &Going,
     asked: &Asked<'_>,
     key: &NodeKey,
-    token: JoinToken,
+    credential: Credential,
     patience: Duration,
     notice: &mut dyn FnMut(&Notice<'_>),
 ) -> Result<Result<Identity, join::Error>, Failure> {
-    let request = join::request(
-        asked,
-        key,
-        token.as_str().as_bytes(),
-        &going.encryption_key,
-        facts::collect_claims(),
-    )
-    .map_err(Failure::failed)?;
-    drop(token);
+    let proof = match &credential {
+        Credential::Token(token) => Proof::Token(token.as_str().as_bytes()),
+        Credential::Provisioned(left) => Proof::Provisioned(left),
+    };
+    let claims = facts::collect_claims();
+    let request = join::request(asked, key, &proof, &going.encryption_key, claims)
+        .map_err(Failure::failed)?;
+    drop(credential);
 
     let node_key = key.spki_der();
     let expected = Expected {
@@ -399,6 +447,18 @@ fn finish(terms: &Terms, store: &Store, options: &Options<'_>) -> Result<(), Fai
             )
         })?;
         store.hand_over(account).map_err(stored)?;
+    }
+    if let Some(path) = &options.provisioned
+        && let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        warn(
+            "bcd join",
+            &format!(
+                "{}: {error}; it is of no use any more: delete it yourself",
+                path.display()
+            ),
+        );
     }
     if let Some(file) = &options.token_file
         && let Err(error) = file.delete()

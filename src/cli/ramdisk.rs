@@ -7,7 +7,7 @@ use std::fs::File;
 use std::process::ExitCode;
 
 use super::flags::{Args, Command, Flag};
-use super::join::{self, Going, said, short};
+use super::join::{self, Credential, Going, said, short};
 use super::node::{self, Booted};
 use super::{Failure, take_proxy};
 use crate::attest::boot_parameters::BootParameters;
@@ -102,6 +102,7 @@ fn join(parameters: BootParameters, config: &Config, store: &Store) -> Result<Jo
         }),
     };
     let token = parameters.token;
+    let token = Credential::Token(token);
     let identity = join::ask(&going, &asked, &key, token, PATIENCE, &mut notice)?
         .map_err(|error| refusal(&going, &error))?;
     store.save_identity(&identity).map_err(kept)?;

@@ -12,7 +12,7 @@ use super::ordered;
 use super::work::{Context, UNKNOWN};
 use crate::crypto::digest::{hex, sha256};
 use crate::crypto::envelope::Purpose;
-use crate::deploy::files::{self, Wanted};
+use crate::deploy::files::Wanted;
 use crate::deploy::gpt::{Guid, Table};
 use crate::deploy::ids::{self, Name};
 use crate::deploy::image::{self, Expected, Image, Written};
@@ -20,15 +20,14 @@ use crate::deploy::{disk, is_order_id, volumes};
 use crate::facts::tree::Tree;
 use crate::proto::{
     DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, DeployedPartition, Disk,
-    DiskTarget, Message, WrittenFile,
+    DiskTarget, Message,
 };
 use crate::sys::block::Block;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::{process, random};
 use crate::wire::url::Url;
 
-/// Where files wait to be written, in memory.
-const SCRATCH: &str = "/run/bcd/os-files";
+mod os;
 
 /// An image to be deployed.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,44 +181,6 @@ impl Deploy {
         Ok(())
     }
 
-    /// Writes the OS's files, while the disk boots nothing yet.
-    fn give_files(
-        &self,
-        context: &mut Context,
-        written: &Written,
-        disk: &Block,
-        receipt: &mut DeployReceipt,
-    ) -> Result<(), files::Error> {
-        context
-            .progress
-            .say(UNKNOWN, || "writing the OS's files".to_owned());
-        let broken = |error: io::Error| files::Error::Volume(volumes::Error::Disk(error));
-        let name = receipt.disk.as_ref().map(disk::node).unwrap_or_default();
-        let table = written
-            .table(disk)
-            .map_err(|error| broken(io::Error::other(error.to_string())))?;
-        let (partition, root) = files::root(&name, &files::candidates(&table)?, &context.stop)?;
-        let files = self.files.files(&self.order_id, context.site.as_deref());
-        let paths = files::write(&root, &files, SCRATCH.as_ref())?;
-        disk.flush().map_err(broken)?;
-        files::holds(&root, &files, &paths)?;
-        receipt.root_partition = partition;
-        receipt.files = files
-            .iter()
-            .zip(paths)
-            .map(|(file, path)| WrittenFile {
-                path,
-                mode: files::MODE,
-                size_bytes: file.bytes.len() as u64,
-                sha256: match file.secret {
-                    true => Vec::new(),
-                    false => sha256(&file.bytes).to_vec(),
-                },
-            })
-            .collect();
-        Ok(())
-    }
-
     fn deploy(
         &self,
         context: &mut Context,
@@ -259,11 +220,16 @@ impl Deploy {
         self.table(&mut written, disk, receipt)?;
         alone(&written.names(disk), receipt.disk.as_ref())?;
         if !self.files.is_empty() {
-            self.give_files(context, &written, disk, receipt)
+            let table = written.table(disk)?;
+            self.give_files(context, &table, disk, receipt)
                 .map_err(image::Error::Files)?;
         }
+        let table = written.table(disk)?;
         written.commit(disk)?;
         reread(disk);
+        let node = receipt.disk.as_ref().map(disk::node).unwrap_or_default();
+        let entry = os::boot_entry(&node, &table, disk.sector(), &stop);
+        receipt.boot_entry = Some(entry);
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ pub enum Purpose {
     TrustBundle,
     NodeSpec,
     Order,
+    ProvisionedProof,
     DiscoveryAssertion,
     ReleaseManifest,
     ServerTime,
@@ -69,6 +70,7 @@ pub fn payload_type(purpose: Purpose) -> &'static str {
         Purpose::TrustBundle => "application/vnd.better-compute.trust-bundle.v1+protobuf",
         Purpose::NodeSpec => "application/vnd.better-compute.node-spec.v1+protobuf",
         Purpose::Order => "application/vnd.better-compute.order.v1+protobuf",
+        Purpose::ProvisionedProof => "application/vnd.better-compute.provisioned-proof.v1+protobuf",
         Purpose::DiscoveryAssertion => {
             "application/vnd.better-compute.discovery-assertion.v1+protobuf"
         }

@@ -13,6 +13,7 @@ use super::gpt::{self, Guid, Partition, Table};
 use super::image::HEAD;
 use super::volumes::{self, New, Volume};
 use crate::attest::join_token::JoinToken;
+use crate::attest::provisioned::{self, Provisioned};
 use crate::proto::OsFiles;
 use crate::sys::stop::Stop;
 
@@ -118,6 +119,9 @@ impl Wanted {
         if !files.hostname.is_empty() && !named {
             return Err("hostname is no DNS name".to_owned());
         }
+        if !files.pool.is_empty() && !files.join {
+            return Err("pool is of no use without join".to_owned());
+        }
         Ok(Self {
             join: files.join,
             join_token: secret(files.join_token.into_bytes()),
@@ -126,12 +130,17 @@ impl Wanted {
         })
     }
 
+    /// Whether the OS is to join by itself.
+    pub fn joins(&self) -> bool {
+        self.join
+    }
+
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The files, for what `order_id` installs.
-    pub fn files(&self, order_id: &str, site: Option<&Site>) -> Vec<OsFile> {
+    /// The files, for what `order_id` installs; `left` is what it joins with.
+    pub fn files(&self, order_id: &str, site: Option<(&Site, &Provisioned)>) -> Vec<OsFile> {
         let mut files = Vec::new();
         let mut file = |directory, name, bytes: &[u8], secret| {
             files.push(OsFile {
@@ -141,9 +150,10 @@ impl Wanted {
                 secret,
             });
         };
-        if let Some(site) = site.filter(|_| self.join) {
+        if let Some((site, left)) = site.filter(|_| self.join) {
             file(BCD, "config.toml", site.config.as_bytes(), false);
             file(BCD, "join-encryption.jwk", site.jwk.as_bytes(), false);
+            file(BCD, provisioned::FILE, left.to_text().as_bytes(), true);
         }
         if let Some(token) = &self.join_token {
             file(BCD, "join-token", &token.0, true);
@@ -327,6 +337,7 @@ impl StdError for Error {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
+    use crate::crypto::key::NodeKey;
 
     const TOKEN: &str =
         "bcjt_jt_01kb7w3x9qn5v8m2r6t4y0sdfh.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
@@ -337,6 +348,7 @@ mod tests {
             join_token: TOKEN.to_owned(),
             user_data: b"#cloud-config\npassword: hunter2\n".to_vec(),
             hostname: "gpu-7.example".to_owned(),
+            pool: String::new(),
         }
     }
 
@@ -347,7 +359,8 @@ mod tests {
             jwk: "{}\n".to_owned(),
         };
         let wanted = Wanted::read(wanted()).unwrap();
-        let files = wanted.files("ord_1", Some(&site));
+        let left = Provisioned::new("ord_1", NodeKey::generate().unwrap());
+        let files = wanted.files("ord_1", Some((&site, &left)));
         let shown: Vec<_> = files
             .iter()
             .map(|file| (file.path(), file.secret))
@@ -358,13 +371,14 @@ mod tests {
             [
                 ("/etc/bcd/config.toml".to_owned(), false),
                 ("/etc/bcd/join-encryption.jwk".to_owned(), false),
+                ("/etc/bcd/provisioned.key".to_owned(), true),
                 ("/etc/bcd/join-token".to_owned(), true),
                 (nocloud("meta-data"), false),
                 (nocloud("user-data"), true),
             ]
         );
         assert_eq!(
-            *files[3].bytes,
+            *files[4].bytes,
             *b"instance-id: ord_1\nlocal-hostname: gpu-7.example\n"
         );
         let debug = format!("{wanted:?}");

@@ -7,8 +7,8 @@
 //!
 //! How the parts fit: [`disk`] finds the disk that is meant, or says why not; [`wipe`](mod@wipe) wipes one; [`image`] writes an
 //! image to one, [`gpt`] fits its partition table, and [`ids`] finds what two disks would be taken for each other by; [`volumes`]
-//! reads and writes the file systems on a disk, [`files`] has an OS given its files; [`start`] starts the system on one, which
-//! [`loader`] finds; [`receipt`] has receipts signed, and verifies them.
+//! reads and writes the file systems on a disk, [`files`] has an OS given its files, and [`efi`] its entry in the firmware;
+//! [`start`] starts the system on one, which [`loader`] finds; [`receipt`] has receipts signed, and verifies them.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,6 +16,7 @@
     clippy::panic
 )]
 pub mod disk;
+pub mod efi;
 pub mod files;
 pub mod gpt;
 pub mod ids;

@@ -16,7 +16,7 @@ use super::faults::{Fault, Faults};
 use super::kept::Kept;
 use super::{Outcome, Setup};
 use crate::attest::gateway::{self, Gateway};
-use crate::attest::join::{self, Accepted, Asked, Expected};
+use crate::attest::join::{self, Accepted, Asked, Expected, Proof};
 use crate::attest::join_token::JoinToken;
 use crate::attest::member::Member;
 use crate::attest::renewal;
@@ -178,7 +178,13 @@ async fn ask(
         discovery: None,
     };
     let secret = token.as_str().as_bytes();
-    let request = join::request(&asked, key, secret, &setup.encryption_key, facts(number));
+    let request = join::request(
+        &asked,
+        key,
+        &Proof::Token(secret),
+        &setup.encryption_key,
+        facts(number),
+    );
     let request = request.map_err(told)?;
     let node_key = key.spki_der();
     let expected = Expected {

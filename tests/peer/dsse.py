@@ -16,6 +16,8 @@ PURPOSES = {
     "order": "protobuf",
     "renewal": "protobuf",
     "discovery-assertion": "protobuf",
+    "provisioned-proof": "protobuf",
+    "deploy-receipt": "protobuf",
     "release-manifest": "json",
     "server-time": "protobuf",
 }

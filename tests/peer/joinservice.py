@@ -14,6 +14,7 @@ import threading
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 from google.protobuf.message import DecodeError
 
 from . import dsse, hpke, pki, protos
@@ -40,6 +41,8 @@ class Token:
     bound_spki: bytes | None = None
     node_id: str | None = None
     attempts_refused: int = 0
+    # Of an OS that a deploy installed: the key that was left for it, in place of a secret.
+    left: bytes | None = None
 
 
 @dataclasses.dataclass
@@ -64,6 +67,7 @@ class JoinService:
         self.encryption_key = pki.new_key()
         self.faults = faults
         self.tokens: dict[bytes, Token] = {}  # by the digest of the whole token
+        self.deploys: dict[str, Token] = {}  # by the order's id
         self.nodes: dict[str, Node] = {}
         self.requests: list = []  # every JoinRequest that parsed
         self.outcomes: list[str] = []  # "joined", "again", "deferred", or the refusal's code
@@ -78,6 +82,13 @@ class JoinService:
         expires = pki.now_ms() + int(ttl_s * 1000)
         self.tokens[hashlib.sha256(text.encode()).digest()] = Token(token_id, pool, site, role, expires, allow_reclaim)
         return text
+
+    def provision(self, pool="pool1", site="site1") -> str:
+        """As after a deploy: what the ramdisk leaves on the disk as provisioned.key."""
+        order, key = pki.ulid("ord"), pki.new_key()
+        expires = pki.now_ms() + 7 * 86_400_000
+        self.deploys[order] = Token(order, pool, site, "node", expires, left=pki.spki(key))
+        return f"{order}\n{pki.key_pem(key).decode()}"
 
     def token(self, text: str) -> Token:
         return self.tokens[hashlib.sha256(text.encode()).digest()]
@@ -103,7 +114,7 @@ class JoinService:
         if self.faults.statuses:
             raise Refusal(self.faults.statuses.pop(0), self.faults.status_message)
         csr, role = self._check(request)
-        token = self._token_of(request)
+        token = self._deploy_of(request) if request.attestor == "provisioned" else self._token_of(request)
         public = pki.spki(csr.public_key())
         self._check_token(token, request, role, public)
         if self.faults.deferrals > 0:
@@ -123,7 +134,9 @@ class JoinService:
 
     def _check(self, request):
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        if request.attestor != "join-token" or not request.HasField("sealed_token"):
+        fields = {"join-token": "sealed_token", "provisioned": "provisioned_proof"}
+        carries = [field for field in fields.values() if request.HasField(field)]
+        if carries != [fields.get(request.attestor)]:
             raise Refusal(invalid, f"attestor {request.attestor!r} with no join token is not taken here")
         role = protos.ROLES.get(request.role)
         if role is None:
@@ -143,6 +156,21 @@ class JoinService:
         if not good:
             raise Refusal(invalid, "csr is not a self-signed PKCS#10 request over a P-256 key")
         return csr, role
+
+    def _deploy_of(self, request) -> Token:
+        unknown = grpc.StatusCode.UNAUTHENTICATED
+        signed = request.provisioned_proof
+        try:
+            claimed = protos.join.ProvisionedProof.FromString(signed.payload)
+            deploy = self.deploys[claimed.order_id]
+            if [s.public_key for s in signed.signatures] != [deploy.left]:
+                raise Refusal(unknown, "the proof is by another key than the one that was left")
+            dsse.verify(signed, "provisioned-proof", [pki.pin(load_der_public_key(deploy.left))])
+        except (KeyError, DecodeError, dsse.Refused) as error:
+            raise Refusal(unknown, f"no deploy left this key: {error}") from None
+        if claimed.csr_sha256 != hashlib.sha256(request.csr).digest():
+            raise Refusal(unknown, "the proof is for another request")
+        return deploy
 
     def _token_of(self, request) -> Token:
         sealed = request.sealed_token

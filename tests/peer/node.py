@@ -98,6 +98,14 @@ class Node:
         )
         return protos.JoinRequest(**(fields | changes))
 
+    def provisioned(self, order_id: str, left, **changes):
+        """A request with the key that a deploy left (docs/protocol.md 5.8)."""
+        csr = pki.csr(self.key)
+        proof = protos.join.ProvisionedProof(order_id=order_id, csr_sha256=hashlib.sha256(csr).digest())
+        signed = dsse.sign(proof.SerializeToString(), "provisioned-proof", left)
+        fields = dict(attestor="provisioned", csr=csr, sealed_token=None, provisioned_proof=signed)
+        return self.request("", **(fields | changes))
+
     def call_join(self, request, timeout: float = 10, channel=None):
         with channel or self.channel(False) as channel:
             call = channel.unary_unary(

@@ -1,8 +1,13 @@
 """The files that the OS on an image is given."""
 
+import hashlib
 import json
+import pathlib
+import re
+import shutil
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
 from qemu.images import MIB, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
@@ -19,7 +24,7 @@ ROOT_AT = 9 * MIB
 def with_debugfs(kernel, ramdisk, bcd, init, modules, tmp_path):
     """The kernel and an image that can look into file systems."""
     image = tmp_path / "initrd.img"
-    run(ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox,debugfs",
+    run(ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox,debugfs,mdir",
         "--links", "/bin/sh=busybox", "--output", image)
     return kernel / "vmlinuz", image
 
@@ -77,15 +82,66 @@ def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_pa
     assert "local-hostname: gpu-7" in look(target, f"cat {seed}/meta-data")
     said = receipt(dev, command)["says"]
     paths = [file["path"] for file in said["files"]]
-    assert said["rootPartition"] == 2 and len(paths) == 5, said
+    assert said["rootPartition"] == 2 and len(paths) == 6, said
+    assert said["bootEntry"]["reason"] == "NotUefi", said
+    order, key = look(target, "cat /etc/bcd/provisioned.key").split("\n", 1)
+    public = load_pem_private_key(key.encode(), None).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert (order, hashlib.sha256(public).hexdigest()) == (said["order"], said["joinKeySha256"])
     for path in paths:
         assert "Mode:  0600" in look(target, f"stat {path}") and "User:     0   Group:     0" in look(target, f"stat {path}")
     assert "Mode:  0700" in look(target, "stat /etc/bcd")
 
     # Of a secret there is neither text nor digest.
     secrets = [file["path"].rsplit("/", 1)[1] for file in said["files"] if "sha256" not in file]
-    assert secrets == ["join-token", "user-data"], said["files"]
+    assert secrets == ["provisioned.key", "join-token", "user-data"], said["files"]
     shown = json.dumps([dev.json("commands", "show", command["id"]), dev.json("commands", "list"), said])
     shown += dev.run("events", "--json").stdout + guest.output()
-    for secret in ("hunter2", token.split(".")[1], "aHVudGVyMg", sha256(tmp_path / "user-data")):
+    for secret in (key.split("\n")[1], "hunter2", token.split(".")[1], "aHVudGVyMg", sha256(tmp_path / "user-data")):
         assert secret not in shown, secret
+
+
+GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, dev, tmp_path, images, with_debugfs):  # noqa: F811
+    first = make(images.directory, "first")
+    place = f"{first}@@{MIB}"
+    run("mformat", "-i", place, "-T", "16384", "-h", "16", "-s", "63", "::")
+    run("mmd", "-i", place, "::/EFI", "::/EFI/debian")
+    run("mcopy", "-i", place, __file__, "::/EFI/debian/shimx64.efi")
+    second = images.directory / "second.raw"
+    shutil.copy(first, second)
+    run("mmd", "-i", f"{second}@@{MIB}", "::/EFI/BOOT")
+    run("mcopy", "-i", f"{second}@@{MIB}", __file__, "::/EFI/BOOT/BOOTX64.EFI")
+    target = disk(tmp_path, "virt", 64 * MIB)
+    firmware, variables = pathlib.Path("/usr/share/OVMF"), tmp_path / "vars.fd"
+    shutil.copy(firmware / "OVMF_VARS_4M.fd", variables)
+    guest = machine(
+        parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), "-device", "virtio-blk-pci,serial=VIRT0001,drive=virt",
+        "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}/OVMF_CODE_4M.fd",
+        "-drive", f"if=pflash,format=raw,unit=1,file={variables}",
+        "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=with_debugfs, memory=512)
+    guest.wait_for(JOINED, 400)
+    name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
+    entries = []
+    for image, loader in [(first, "\\EFI\\debian\\shimx64.efi"), (second, "\\EFI\\BOOT\\BOOTX64.EFI")]:
+        command = deploy(dev, name, f"{images.url}/{image.name}", "--sha256", sha256(image), "--new-guids")
+        assert command["state"] == "succeeded", command
+        said = receipt(dev, command)["says"]
+        entry = said["bootEntry"]
+        assert entry.get("loader", "").lower() == loader.lower() and entry["bootOrder"][0] == entry["entry"], entry
+        assert entry["partitionGuid"] == said["partitions"][0]["guid"], said
+        entries.append(entry)
+    assert entries[0]["entry"] == entries[1]["entry"] and entries[0]["bootOrder"] == entries[1]["bootOrder"], entries
+
+    # As the firmware keeps it.
+    shell = guest.shell()
+    at = "/sys/firmware/efi/efivars"
+    order = re.sub(r"\s", "", shell.run(f"busybox od -An -v -tx1 {at}/BootOrder-{GLOBAL}"))
+    number = int(entry["entry"][4:], 16)
+    assert number.to_bytes(2, "little").hex() in order and order.find(number.to_bytes(2, "little").hex()) == 8, order
+    option = re.sub(r"\s", "", shell.run(f"busybox od -An -v -tx1 {at}/{entry['entry']}-{GLOBAL}"))
+    for text in ("better-compute", entry["loader"]):
+        assert text.encode("utf-16-le").hex() in option, option
+    ours = shell.run(f"busybox grep -lc b.e.t.t.e.r.-.c.o.m.p.u.t.e {at}/Boot0*")
+    assert len(re.findall(r"Boot0[0-9A-F]{3}-", ours)) == 1, ours

@@ -2,13 +2,14 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use super::*;
 
-const PURPOSES: [Purpose; 10] = [
+const PURPOSES: [Purpose; 11] = [
     Purpose::JoinResponse,
     Purpose::TrustBundle,
     Purpose::NodeSpec,
     Purpose::DiscoveryAssertion,
     Purpose::ReleaseManifest,
     Purpose::Order,
+    Purpose::ProvisionedProof,
     Purpose::ServerTime,
     Purpose::Renewal,
     Purpose::WipeReceipt,

@@ -8,6 +8,7 @@ use bcd::wire::url::Url;
 
 use super::orders::{disk_named, known, target};
 use super::{Api, BODY_MAX, Refused};
+use crate::ids;
 use crate::json::Json;
 
 const DEPTH_MAX: usize = 4;
@@ -76,7 +77,7 @@ fn params(facts: &Facts, asked: &Json) -> Result<DeployImageParams, String> {
 
 /// The files for the OS.
 fn files(asked: &Json) -> Result<OsFiles, String> {
-    let names = ["join", "joinToken", "userDataBase64", "hostname"];
+    let names = ["join", "pool", "joinToken", "userDataBase64", "hostname"];
     match asked {
         Json::Object(members)
             if members
@@ -90,7 +91,11 @@ fn files(asked: &Json) -> Result<OsFiles, String> {
         user_data: base64::decode(asked.text("userDataBase64"))
             .map_err(|_| "userDataBase64 is not base64".to_owned())?,
         hostname: asked.text("hostname").to_owned(),
+        pool: asked.text("pool").to_owned(),
     };
+    if !files.pool.is_empty() && !ids::is_chosen(&files.pool) {
+        return Err("pool is no name of a pool".to_owned());
+    }
     // As the node will.
     Wanted::read(files.clone()).map(|_| files)
 }

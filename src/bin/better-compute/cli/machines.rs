@@ -62,8 +62,9 @@ pub(super) const COMMAND: Command = Command::group(
                 Flag::switch("no-read-back", "Do not read back what was written"),
                 Flag::switch(
                     "join",
-                    "Give the OS bcd's config.toml and join-encryption.jwk, as the ramdisk has them",
+                    "Let the OS join: with bcd's config.toml, and a key for bcd join --attestor provisioned",
                 ),
+                Flag::value("pool", "POOL", "With --join: the pool it joins (default: the ramdisk's)"),
                 Flag::value(
                     "join-token-file",
                     "FILE",
@@ -338,11 +339,17 @@ fn os_files(args: &Args) -> Result<Option<Json>, Failure> {
     }
     let hostname = args.value("hostname");
     let join = args.has("join");
+    if args.value("pool").is_some() && !join {
+        return Err(Failure::refused(
+            "--pool goes with --join: give both or neither",
+        ));
+    }
     if !join && token.is_none() && user_data.is_none() && hostname.is_none() {
         return Ok(None);
     }
     let asked = Object::new()
         .with("join", join)
+        .with_some("pool", args.value("pool"))
         .with_some("joinToken", token)
         .with_some("userDataBase64", user_data)
         .with_some("hostname", hostname);

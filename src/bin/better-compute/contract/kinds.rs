@@ -254,6 +254,7 @@ fn show_files(files: OsFiles) -> Json {
         .with_some("join_token", given(!files.join_token.is_empty()))
         .with_some("user_data", given(!files.user_data.is_empty()))
         .with_text("hostname", &files.hostname)
+        .with_text("pool", &files.pool)
         .into()
 }
 

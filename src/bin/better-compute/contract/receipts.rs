@@ -5,8 +5,8 @@ use bcd::crypto::digest::hex;
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::deploy::wipe;
 use bcd::proto::{
-    DeployOutcome, DeployReceipt, Message, ReceiptHead, SampleContent, SignedReceipt, WipeOutcome,
-    WipeReceipt, WipedDisk,
+    BootEntry, DeployOutcome, DeployReceipt, Message, ReceiptHead, SampleContent, SignedReceipt,
+    WipeOutcome, WipeReceipt, WipedDisk,
 };
 
 use super::word;
@@ -202,6 +202,27 @@ fn show_deploy(receipt: DeployReceipt) -> Json {
         .with("newGuids", receipt.new_guids)
         .with_some("rootPartition", some(receipt.root_partition.into()))
         .with("files", files)
+        .with_text("joinKeySha256", &hex(&receipt.join_key_sha256))
+        .with_some("bootEntry", receipt.boot_entry.map(show_boot_entry))
+        .into()
+}
+
+fn show_boot_entry(entry: BootEntry) -> Json {
+    if !entry.reason.is_empty() {
+        return Object::new()
+            .with("reason", entry.reason)
+            .with("message", entry.message)
+            .into();
+    }
+    let name = |number: u32| Json::from(format!("Boot{number:04X}"));
+    let names = |numbers: Vec<u32>| numbers.into_iter().map(name).collect::<Vec<Json>>();
+    Object::new()
+        .with("entry", name(entry.number))
+        .with("label", entry.label)
+        .with("loader", entry.loader)
+        .with("partitionGuid", entry.partition_guid)
+        .with("removed", names(entry.removed))
+        .with("bootOrder", names(entry.boot_order))
         .into()
 }
 

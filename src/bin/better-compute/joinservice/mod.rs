@@ -11,7 +11,7 @@
 //! Promises: a token is redeemed by one key, once; the same key gets the same certificate again until
 //! the token's end and an hour more; node, redemption and record are durable before the answer is
 //! signed; nothing is granted for what a machine claims, save the id of its own earlier node when the
-//! token says `allow-reclaim`. A token made for a MAC is redeemed only with a site's signed word
+//! token says `allow-reclaim`, and that of the machine that an OS was installed on ([`provisioned`]). A token made for a MAC is redeemed only with a site's signed word
 //! ([`discovery`]).
 
 #![deny(
@@ -28,6 +28,7 @@
 mod claims;
 pub mod discovery;
 mod keys;
+mod provisioned;
 mod recipient;
 mod refusal;
 mod renewal;
@@ -147,6 +148,7 @@ pub struct JoinService {
 enum Attestor {
     JoinToken,
     Discovery,
+    Provisioned,
 }
 
 impl Attestor {
@@ -154,6 +156,7 @@ impl Attestor {
         match self {
             Self::JoinToken => "join-token",
             Self::Discovery => "discovery",
+            Self::Provisioned => "provisioned",
         }
     }
 
@@ -166,7 +169,13 @@ impl Attestor {
     }
 }
 
-/// A request that is well-formed, over a CSR that holds, with a token that opened.
+/// What a request brings: a token that opened, or a proof whose signature holds.
+enum Credential {
+    Token(Presented),
+    Provisioned(provisioned::Proof),
+}
+
+/// A request that is well-formed, over a CSR that holds.
 struct Asked {
     role: i32,
     role_name: &'static str,
@@ -178,7 +187,7 @@ struct Asked {
     csr_sha256: [u8; 32],
     spki: Vec<u8>,
     spki_sha256: [u8; 32],
-    token: Presented,
+    credential: Credential,
     claims: Vec<u8>,
     hostname: String,
     /// The MACs that the machine says are its own.
@@ -353,7 +362,12 @@ impl Keys {
         }
         let request = JoinRequest::decode(bytes)
             .map_err(|error| Refusal::Malformed(format!("it cannot be decoded: {error}")))?;
-        let attestor = [Attestor::JoinToken, Attestor::Discovery]
+        let attestors = [
+            Attestor::JoinToken,
+            Attestor::Discovery,
+            Attestor::Provisioned,
+        ];
+        let attestor = attestors
             .into_iter()
             .find(|attestor| attestor.name() == request.attestor)
             .ok_or(Refusal::UnknownAttestor)?;
@@ -380,7 +394,40 @@ impl Keys {
         let spki = csr::verify(&request.csr).map_err(|error| Refusal::BadCsr(error.to_string()))?;
         let csr_sha256 = digest::sha256(&request.csr);
 
-        let Some(JoinRequestCredential::SealedToken(sealed)) = request.credential else {
+        let credential = match attestor {
+            Attestor::Provisioned => {
+                let proof = request.provisioned_proof.as_ref();
+                Credential::Provisioned(provisioned::read(proof, &csr_sha256)?)
+            }
+            _ => Credential::Token(self.open(request.credential, &csr_sha256)?),
+        };
+        Ok(Asked {
+            role,
+            role_name,
+            site: request.site,
+            node_id: request.node_id,
+            attestor,
+            assertion: request.discovery_assertion,
+            csr_sha256,
+            spki_sha256: digest::sha256(&spki),
+            spki,
+            credential,
+            hostname: claims.hostname.clone(),
+            macs: claims::own_macs(&claims),
+            hardware: claims::Hardware::of(&claims),
+            claims: claims.encode_to_vec(),
+            daemon_version: request.daemon_version,
+        })
+    }
+
+    /// The token that was sealed for the request with `csr_sha256`.
+    fn open(
+        &self,
+        credential: Option<JoinRequestCredential>,
+        csr_sha256: &[u8; 32],
+    ) -> Result<Presented, Refusal> {
+        let malformed = |what: &str| Refusal::Malformed(what.to_owned());
+        let Some(JoinRequestCredential::SealedToken(sealed)) = credential else {
             return Err(malformed("it carries no sealed token"));
         };
         if sealed.ciphertext.len() > CIPHERTEXT_MAX {
@@ -393,26 +440,9 @@ impl Keys {
             .ok_or(Refusal::OtherEncryptionKey)?;
         let (key, text) = (&key.recipient, &sealed.ciphertext);
         let token = key
-            .open(&sealed.enc, HPKE_INFO, &csr_sha256, text)
+            .open(&sealed.enc, HPKE_INFO, csr_sha256, text)
             .map_err(|_| Refusal::DoesNotOpen)?;
-        let token = Presented::parse(&token).ok_or(Refusal::MalformedToken)?;
-        Ok(Asked {
-            role,
-            role_name,
-            site: request.site,
-            node_id: request.node_id,
-            attestor,
-            assertion: request.discovery_assertion,
-            csr_sha256,
-            spki_sha256: digest::sha256(&spki),
-            spki,
-            token,
-            hostname: claims.hostname.clone(),
-            macs: claims::own_macs(&claims),
-            hardware: claims::Hardware::of(&claims),
-            claims: claims.encode_to_vec(),
-            daemon_version: request.daemon_version,
-        })
+        Presented::parse(&token).ok_or(Refusal::MalformedToken)
     }
 }
 
@@ -425,11 +455,25 @@ fn decide_join(
     address: &str,
     now_ms: i64,
 ) -> Result<Result<Grant, Refusal>, StoreError> {
-    let token = match store.token(&asked.token.id)? {
-        Some(token) if asked.token.is(&token.digest) => token,
-        _ => return Ok(Err(Refusal::UnknownToken)),
+    let (credential, decision) = match &asked.credential {
+        Credential::Token(presented) => match store.token(&presented.id)? {
+            Some(token) if presented.is(&token.digest) => {
+                let decision = grant(store, keys, policy, asked, &token, now_ms);
+                (token.id, decision)
+            }
+            _ => return Ok(Err(Refusal::UnknownToken)),
+        },
+        Credential::Provisioned(proof) => match provisioned::deployed(store, keys, proof) {
+            Ok(deployed) => {
+                let decision =
+                    provisioned::grant(store, keys, policy, asked, proof, &deployed, now_ms);
+                (proof.order_id.clone(), decision)
+            }
+            Err(Refusal::Store(error)) => return Err(error),
+            Err(refusal) => return Ok(Err(refusal)),
+        },
     };
-    let decision = match grant(store, keys, policy, asked, &token, now_ms) {
+    let decision = match decision {
         Err(Refusal::Store(error)) => return Err(error),
         decision => decision,
     };
@@ -443,7 +487,7 @@ fn decide_join(
     };
     store.record_attempt(&Attempt {
         at_ms: now_ms,
-        token_id: token.id,
+        token_id: credential,
         spki_sha256: asked.spki_sha256,
         outcome,
         reason,
@@ -550,25 +594,56 @@ fn issue(
     now_ms: i64,
 ) -> Result<Grant, Refusal> {
     let earlier = earlier_node(store, asked, token)?;
+    let terms = Terms {
+        pool: &token.pool,
+        site: &token.site,
+        credential: &token.id,
+    };
+    let (grant, chain) = certify(store, keys, policy, asked, &terms, earlier, now_ms)?;
+    let redemption = Redemption {
+        spki_sha256: asked.spki_sha256,
+        node_id: grant.node_id.clone(),
+        chain,
+        until_ms: token.expires_at_ms.saturating_add(GRACE_MS),
+    };
+    store.add_redemption(&token.id, &redemption, now_ms)?;
+    Ok(grant)
+}
+
+/// A node that a join continues, and why.
+type Earlier = Option<(Node, &'static str)>;
+
+/// What a node gets besides its key.
+struct Terms<'a> {
+    pool: &'a str,
+    site: &'a str,
+    /// The token's id, or the order's.
+    credential: &'a str,
+}
+
+/// Issues a certificate for the node `earlier`, or for a new one, and keeps that node.
+fn certify(
+    store: &Store,
+    keys: &Keys,
+    policy: &Policy,
+    asked: &Asked,
+    terms: &Terms<'_>,
+    earlier: Earlier,
+    now_ms: i64,
+) -> Result<(Grant, Vec<Vec<u8>>), Refusal> {
     let (node_id, reason) = match earlier {
         Some((node, reason)) => (node.id, reason),
         None => (ids::new("node", now_ms), "a new node"),
     };
     let spiffe_id = keys.spiffe_id(asked.role_name, &node_id);
     let issued = keys.issue(&asked.spki, &spiffe_id, policy.certificate_seconds, now_ms)?;
-    let redemption = Redemption {
-        spki_sha256: asked.spki_sha256,
-        node_id: node_id.clone(),
-        chain: issued.chain,
-        until_ms: token.expires_at_ms.saturating_add(GRACE_MS),
-    };
     let node = Node {
         id: node_id.clone(),
         role: asked.role,
-        pool: token.pool.clone(),
-        site: token.site.clone(),
+        pool: terms.pool.to_owned(),
+        site: terms.site.to_owned(),
         spki_sha256: asked.spki_sha256,
-        token_id: token.id.clone(),
+        token_id: terms.credential.to_owned(),
         joined_at_ms: now_ms,
         certificate_until_ms: issued.until_ms,
         cordoned: false,
@@ -587,16 +662,16 @@ fn issue(
     };
     store.put_node(&node, &asked.hardware.rows())?;
     store.note_issuer(&node_id, &issued.issuer_sha256)?;
-    store.add_redemption(&token.id, &redemption, now_ms)?;
-    Ok(Grant {
+    let grant = Grant {
         node_id,
-        pool: token.pool.clone(),
-        site: token.site.clone(),
+        pool: terms.pool.to_owned(),
+        site: terms.site.to_owned(),
         role_name: asked.role_name,
-        chain: redemption.chain,
+        chain: issued.chain.clone(),
         outcome: "issued",
         reason,
-    })
+    };
+    Ok((grant, issued.chain))
 }
 
 /// The node this join continues, if it continues one.
@@ -604,11 +679,7 @@ fn issue(
 /// The key is proof: a node that joins again with it stays who it is. Without the key, an earlier node
 /// is taken over only with a token that allows it: the node the machine names, else the only one that
 /// claims the same serial, the same UUID and a common MAC.
-fn earlier_node(
-    store: &Store,
-    asked: &Asked,
-    token: &Token,
-) -> Result<Option<(Node, &'static str)>, Refusal> {
+fn earlier_node(store: &Store, asked: &Asked, token: &Token) -> Result<Earlier, Refusal> {
     let fits =
         |node: &Node| node.role == token.role && node.pool == token.pool && node.site == token.site;
     let by_key = store

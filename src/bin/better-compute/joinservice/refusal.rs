@@ -94,6 +94,12 @@ pub enum Refusal {
     OtherMachine(Mac),
     /// The node this machine claims to be cannot be joined with this token.
     NotReclaimable(&'static str),
+    /// The signature of a proof does not hold for this request.
+    ProofUnsigned,
+    /// No deploy left this key, as far as is known here.
+    UnknownDeploy,
+    /// The OS of a deploy may not join: why not.
+    Provisioned(&'static str),
     /// The node the token was redeemed for is deleted.
     NodeDeleted,
     /// A renewal is not well-formed or over a limit: what is wrong with it.
@@ -140,6 +146,8 @@ impl Refusal {
             | Self::UnknownToken
             | Self::UnknownSiteKey
             | Self::AssertionUnsigned(_)
+            | Self::ProofUnsigned
+            | Self::UnknownDeploy
             | Self::Unsigned => Code::Unauthenticated,
             Self::Revoked
             | Self::Expired { .. }
@@ -157,6 +165,7 @@ impl Refusal {
             | Self::AssertionAhead { .. }
             | Self::OtherMachine(_)
             | Self::NotReclaimable(_)
+            | Self::Provisioned(_)
             | Self::NodeDeleted
             | Self::UnknownNode
             | Self::Deleted
@@ -181,7 +190,7 @@ impl fmt::Display for Refusal {
             Self::UnknownAttestor => {
                 write!(
                     f,
-                    "the attestor is not known here; this control plane takes join-token and discovery"
+                    "the attestor is not known here; this control plane takes join-token, discovery and provisioned"
                 )
             }
             Self::UnknownRole => write!(f, "the role is not one of node, site and ramdisk"),
@@ -284,7 +293,13 @@ impl fmt::Display for Refusal {
                 f,
                 "the join token is for the machine with the MAC {mac}, and this machine has no NIC with it: {BOOT_AGAIN}"
             ),
-            Self::NotReclaimable(why) => f.write_str(why),
+            Self::NotReclaimable(why) | Self::Provisioned(why) => f.write_str(why),
+            Self::ProofUnsigned => f.write_str(
+                "the signature of provisioned_proof does not hold for this request: it was damaged on its way",
+            ),
+            Self::UnknownDeploy => f.write_str(
+                "no deploy that this control plane has a good receipt of left this key: join with a token, or deploy again",
+            ),
             Self::NodeDeleted => write!(
                 f,
                 "the node this token joined was deleted: make a new token with better-compute tokens create and join with --reset"

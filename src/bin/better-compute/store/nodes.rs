@@ -135,13 +135,13 @@ fn node(row: &Row<'_>) -> rusqlite::Result<Node> {
 
 impl Store {
     /// Keeps a node as it joins, or joins again under its id, with what hardware it claims (kind and
-    /// value). A cordon outlives a reclaim.
+    /// value). A cordon outlives a reclaim; role and site are those it has.
     pub fn put_node(&self, node: &Node, hardware: &[(&str, String)]) -> Result<(), StoreError> {
         let mut put = self.connection.prepare_cached(
             "INSERT INTO nodes (id, role, pool, site, spki_sha256, token_id, joined_at_ms, \
                  certificate_until_ms, claims, hostname, state, daemon_version) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
-             ON CONFLICT (id) DO UPDATE SET spki_sha256 = excluded.spki_sha256, \
+             ON CONFLICT (id) DO UPDATE SET pool = excluded.pool, spki_sha256 = excluded.spki_sha256, \
                  token_id = excluded.token_id, joined_at_ms = excluded.joined_at_ms, \
                  certificate_until_ms = excluded.certificate_until_ms, claims = excluded.claims, \
                  hostname = excluded.hostname, state = excluded.state, \

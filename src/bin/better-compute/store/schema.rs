@@ -259,6 +259,19 @@ CREATE TABLE booted (
 ) STRICT;
 CREATE INDEX booted_by_mac ON booted (mac, at_ms);
 ",
+    "
+-- What joined with the key that a deploy left on its disk: once for each, and again only with the same key.
+CREATE TABLE provisioned (
+    order_id    TEXT PRIMARY KEY REFERENCES orders (id),
+    mac         BLOB,                    -- the machine, 6 bytes: its next OS is the same node
+    spki_sha256 BLOB NOT NULL,
+    node_id     TEXT NOT NULL,
+    chain       BLOB NOT NULL,           -- certificates in DER, one after the other, leaf first
+    joined_ms   INTEGER NOT NULL,
+    until_ms    INTEGER NOT NULL
+) STRICT;
+CREATE INDEX provisioned_by_mac ON provisioned (mac);
+",
 ];
 
 /// The version this program writes.
