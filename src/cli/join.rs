@@ -314,7 +314,7 @@ fn attempt(
 ) -> Result<Identity, Failure> {
     // Before anything starts a thread: the variable is wiped from the environment.
     let credential = match &options.provisioned {
-        Some(path) => Credential::Provisioned(left_by_deploy(path)?),
+        Some(path) => Credential::Provisioned(Box::new(left_by_deploy(path)?)),
         None => join_token::obtain(options.token_file.as_ref())
             .map(Credential::Token)
             .map_err(|error| Failure::refused(said(&error)))?,
@@ -372,7 +372,7 @@ fn left_by_deploy(path: &Path) -> Result<Provisioned, Failure> {
 /// What proves that this machine may join.
 pub(super) enum Credential {
     Token(JoinToken),
-    Provisioned(Provisioned),
+    Provisioned(Box<Provisioned>),
 }
 
 /// Asks until there is an answer, and gives the identity that a good one makes; nothing is stored yet.
