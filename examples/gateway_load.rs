@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bcd::attest::join::{Asked, request};
+use bcd::attest::join::{Asked, Proof, request};
 use bcd::crypto::jwk::PublicKey;
 use bcd::crypto::key::NodeKey;
 use bcd::crypto::provider::provider;
@@ -215,7 +215,8 @@ fn machines(jwk: &str) -> Result<Vec<Machine>, Failure> {
             hostname: format!("load-{}", machines.len()),
             ..Facts::default()
         };
-        let request = request(&asked, &key, line.as_bytes(), &recipient, facts)
+        let proof = Proof::Token(line.as_bytes());
+        let request = request(&asked, &key, &proof, &recipient, facts)
             .map_err(|_| "the request cannot be made")?;
         machines.push(Machine {
             number: u32::try_from(machines.len())?,
