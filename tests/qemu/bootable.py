@@ -1,4 +1,4 @@
-"""Disk images that a BIOS starts: a GPT with GRUB and a Debian in it."""
+"""Disk images that a machine starts, by BIOS and by UEFI: a GPT with GRUB and a Debian in it."""
 
 import os
 import struct
@@ -17,16 +17,19 @@ def run(*command, **more):
 
 def make(parts, files, raw):
     """Makes the image `raw` of what tools/bootable.sh made, with `files` (source, path, mode) in its root."""
-    root = raw.with_suffix(".root")
+    root, esp = raw.with_suffix(".root"), parts / "esp.img"
     run("cp", "--sparse=always", parts / "root.img", root)
     requests = "".join(f"write {source} {path}\nset_inode_field {path} mode 0100{mode}\n" for source, path, mode in files)
     said = run("debugfs", "-w", "-f", "-", root, input=requests)
     assert "File not found" not in said and "No space" not in said, said
     size = root.stat().st_size
     with open(raw, "wb") as disk:
-        disk.truncate(ROOT * SECTOR + size + MIB)
-    run("sgdisk", f"-n1:{GRUB}:{ROOT - 1}", "-t1:ef02", f"-n2:{ROOT}:{ROOT + size // SECTOR - 1}", "-t2:8304", raw)
-    run("dd", f"if={root}", f"of={raw}", "bs=1M", f"seek={ROOT * SECTOR // MIB}", "conv=sparse,notrunc")
+        disk.truncate(ROOT * SECTOR + size + esp.stat().st_size + MIB)
+    system = ROOT + size // SECTOR
+    run("sgdisk", f"-n1:{GRUB}:{ROOT - 1}", "-t1:ef02", f"-n2:{ROOT}:{system - 1}", "-t2:8304",
+        f"-n3:{system}:{system + esp.stat().st_size // SECTOR - 1}", "-t3:ef00", raw)
+    for source, sector in [(root, ROOT), (esp, system)]:
+        run("dd", f"if={source}", f"of={raw}", "bs=1M", f"seek={sector * SECTOR // MIB}", "conv=sparse,notrunc")
     root.unlink()
     boot, core = (parts / "boot.img").read_bytes(), bytearray((parts / "core.img").read_bytes())
     # As grub-bios-setup does: the first sector loads the core's first, and that the rest, by the list at its end.

@@ -6,7 +6,9 @@ Everything is emulated (accel=tcg), so that it runs where machines cannot be vir
 import contextlib
 import datetime
 import json
+import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -131,6 +133,15 @@ def days_ahead(days):
     """Where a clock stands that is ahead by so much, for QEMU's `-rtc base=`."""
     now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
     return now.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def uefi(variables, keys=False):
+    """UEFI firmware that keeps its variables in the file `variables`; with `keys` under Secure Boot, by Microsoft's."""
+    directory, kind = pathlib.Path("/usr/share/OVMF"), ".ms.fd" if keys else ".fd"
+    if not variables.exists():
+        shutil.copy(directory / f"OVMF_VARS_4M{kind}", variables)
+    return ["-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={directory}/OVMF_CODE_4M{kind}",
+            "-drive", f"if=pflash,format=raw,unit=1,file={variables}"]
 
 
 def user_network(name, mac, *more, options="", model="virtio-net-pci"):

@@ -9,14 +9,13 @@ import re
 import shutil
 import subprocess
 import threading
-import tomllib
 
 import pytest
 
 from lab import ROOT, wait_for
 from qemu import bootable
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
-from qemu.machine import TOLERANT, user_network
+from qemu.machine import TOLERANT, uefi, user_network
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -54,19 +53,9 @@ def web(directory):
         server.server_close()
 
 
-def debian(dev, bcd, parts, directory):
-    """A Debian that joins `dev` as a node, packed; gives its name and its digest."""
-    port = dev.gateway.rsplit(":", 1)[1]
-    config = tomllib.loads((dev.dir / "node/config.toml").read_text())
-    config = {key: value for key, value in config.items() if not isinstance(value, dict)}
-    config.update(gateway_url=f"https://10.0.2.2:{port}", gateway_server_name="localhost", data_dir="/var/lib/bcd", socket_path="/run/bcd.sock")
-    own = directory.parent / "own"
-    own.mkdir()
-    (own / "config.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
-    (own / "token").write_text(dev.token() + "\n")
-    raw = bootable.make(parts, [
-        (bcd, "/usr/local/bin/bcd", "755"), (own / "config.toml", "/etc/bcd/config.toml", "600"), (own / "token", "/etc/bcd/token", "600"),
-        (dev.dir / "node/join-encryption.jwk", "/etc/bcd/join-encryption.jwk", "644")], directory / "debian.raw")
+def debian(bcd, parts, directory):
+    """A Debian with bcd, packed; gives its name and its digest. What it needs to join is not on it."""
+    raw = bootable.make(parts, [(bcd, "/usr/local/bin/bcd", "755")], directory / "debian.raw")
     bootable.run("zstd", "-q", "-1", "--rm", raw)
     packed = directory / "debian.raw.zst"
     return packed.name, bootable.run("sha256sum", packed).split()[0]
@@ -91,6 +80,12 @@ def succeeded(dev, *arguments):
     return command
 
 
+def deployed(dev, disk, url, sha256):
+    """Writes the image, and leaves on it what its node joins with; the order's id."""
+    command = succeeded(dev, "machines", "deploy", FIRST, "--disk", disk, "--image", url, "--sha256", sha256, "--join", "--yes")
+    return command["result"]["order"]
+
+
 def installed(dev, seconds):
     """The node of the installed system, once it is connected."""
     def connected():
@@ -107,7 +102,7 @@ def booted(dev):
 def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, deploying, tmp_path, mode):
     files = tmp_path / "files"
     files.mkdir()
-    name, sha256 = debian(dev, bcd, parts, files)
+    name, sha256 = debian(bcd, parts, files)
     (files / "vmlinuz").symlink_to(kernel / "vmlinuz")
     shutil.copy(deploying, files / "initrd.img")
     disks = [disk(tmp_path / "one.disk", 900), disk(tmp_path / "two.disk", 64)]
@@ -129,9 +124,7 @@ def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, d
         if mode == "kexec":
             command = succeeded(dev, "machines", "wipe", FIRST, "--all", "--yes")
             assert command["result"]["wiped"] == 2, command
-        command = succeeded(dev, "machines", "deploy", FIRST, "--disk", names["NVME0001"], "--image", f"{url}/{name}",
-                            "--sha256", sha256, "--yes")
-        order = command["result"]["order"]
+        order = deployed(dev, names["NVME0001"], f"{url}/{name}", sha256)
         command = succeeded(dev, "machines", "boot", FIRST, f"--{mode}", *(["--append", "lab.appended=1"] if mode == "kexec" else []))
         result = command["result"]
         assert result["mode"] == mode and "fallback" not in result, result
@@ -163,6 +156,32 @@ def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, d
             kept = tmp_path / f"{receipt['orderId']}.json"
             dev.run("receipts", "show", receipt["orderId"], "--output", kept)
             assert receipt["succeeded"] and dev.run("receipts", "verify", kept).returncode == 0, receipt
+
+
+def test_by_uefi_too_and_the_firmware_then_starts_what_was_deployed(machine, dev, bcd, parts, kernel, deploying, tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    name, sha256 = debian(bcd, parts, files)
+    hardware = [*user_network("n0", FIRST), *uefi(tmp_path / "vars.fd"), *nvme(disk(tmp_path / "one.disk", 900), "NVME0001")]
+    guest = machine(parameters(dev, FIRST, "--append", CONSOLES), *hardware, boots=(kernel / "vmlinuz", deploying), memory=1024)
+    guest.wait_for(JOINED, 400)
+    facts = with_facts(dev, FIRST, 300)["facts"]
+    with web(files) as url:
+        order = deployed(dev, facts["disks"][0]["stable_name"], f"{url}/{name}", sha256)
+    says = dev.json("receipts", "show", order)["says"]
+    assert says["bootEntry"]["loader"].lower() == r"\efi\debian\grubx64.efi", says
+    result = succeeded(dev, "machines", "boot", FIRST)["result"]
+    assert result["mode"] == "kexec" and "fallback" not in result, result
+    node = installed(dev, 900)
+    shown = wait_for("what it booted from", lambda: dev.json("machines", "show", FIRST).get("booted"), 300)
+    assert (shown["nodeId"], shown["orderId"], shown["verdict"]) == (node, order, "DeployedDisk"), shown
+    guest.kill()
+
+    # The disk has no loader where firmware looks by itself: only the entry leads there.
+    guest = machine("", *hardware, direct=False, memory=1024, name="again")
+    guest.wait_for("Loading Linux", 300)
+    guest.wait_for(r"session\.welcome", 600)
+    assert installed(dev, 300) == node
 
 
 def test_what_cannot_be_started_is_told_and_a_machine_goes_off(machine, dev, kernel, deploying, tmp_path):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import pathlib
 import re
 import shutil
 
@@ -11,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
 from qemu.images import MIB, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
-from qemu.machine import user_network
+from qemu.machine import uefi, user_network
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -114,12 +113,9 @@ def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, de
     run("mmd", "-i", f"{second}@@{MIB}", "::/EFI/BOOT")
     run("mcopy", "-i", f"{second}@@{MIB}", __file__, "::/EFI/BOOT/BOOTX64.EFI")
     target = disk(tmp_path, "virt", 64 * MIB)
-    firmware, variables = pathlib.Path("/usr/share/OVMF"), tmp_path / "vars.fd"
-    shutil.copy(firmware / "OVMF_VARS_4M.fd", variables)
     guest = machine(
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), "-device", "virtio-blk-pci,serial=VIRT0001,drive=virt",
-        "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}/OVMF_CODE_4M.fd",
-        "-drive", f"if=pflash,format=raw,unit=1,file={variables}",
+        *uefi(tmp_path / "vars.fd"),
         "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=with_debugfs, memory=512)
     guest.wait_for(JOINED, 400)
     name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]

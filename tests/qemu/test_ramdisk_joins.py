@@ -4,9 +4,7 @@ import base64
 import contextlib
 import functools
 import http.server
-import pathlib
 import re
-import shutil
 import threading
 import time
 
@@ -14,7 +12,7 @@ import pytest
 
 from lab import Background, ControlPlane, wait_for
 from qemu.discovery import CONSOLES, FIRST, JOINED, OTHER, SECOND, parameters, with_facts
-from qemu.machine import TOLERANT, days_ahead, silent_network, user_network
+from qemu.machine import TOLERANT, days_ahead, silent_network, uefi, user_network
 from site_agent import assertion, read_key
 
 pytestmark = pytest.mark.timeout(500)
@@ -146,9 +144,6 @@ def test_a_plain_script_of_ipxes_boots_a_bios_machine_into_the_fleet(machine, de
 
 def test_a_machine_with_secure_boot_and_a_tpm_says_so(machine, dev, tmp_path):
     """Under lockdown, too: no module loads that is not signed."""
-    firmware = pathlib.Path("/usr/share/OVMF")
-    variables = tmp_path / "vars.disk"
-    shutil.copy(firmware / "OVMF_VARS_4M.ms.fd", variables)
     state = tmp_path / "tpm"
     state.mkdir()
     tpm = Background(["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}", "--ctrl", f"type=unixio,path={state}/ctrl"],
@@ -158,8 +153,7 @@ def test_a_machine_with_secure_boot_and_a_tpm_says_so(machine, dev, tmp_path):
         guest = machine(
             f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST),
             "-global", "driver=cfi.pflash01,property=secure,value=on",
-            "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}/OVMF_CODE_4M.ms.fd",
-            "-drive", f"if=pflash,format=raw,unit=1,file={variables}",
+            *uefi(tmp_path / "vars.fd", keys=True),
             "-chardev", f"socket,id=tpm0,path={state}/ctrl", "-tpmdev", "emulator,id=tpm,chardev=tpm0",
             "-device", "tpm-crb,tpmdev=tpm")
         guest.wait_for(JOINED, 240)
