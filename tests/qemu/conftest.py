@@ -34,23 +34,34 @@ def modules(kernel):
     return next((kernel / "lib/modules").iterdir())
 
 
-@pytest.fixture(scope="session")
-def image(ramdisk, bcd, init, modules):
-    """An image with a shell, and with what the guests of these labs run instead of init."""
-    output = ROOT / "target/qemu/initrd.img"
+def built(name, modules, parts, *options):
+    """The image `name` with these modules, made once for all workers."""
+    ramdisk, bcd, init = parts[:3]
+    output = ROOT / "target/qemu" / name
     output.parent.mkdir(parents=True, exist_ok=True)
-    guest = ROOT / "tests/qemu/guest.sh"
     with open(output.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        parts = [bcd, init, ramdisk, guest]
         if not output.exists() or output.stat().st_mtime < max(part.stat().st_ctime for part in parts):
             done = subprocess.run(
-                [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1",
-                 "--tools", "busybox", "--files", f"{guest}=/lab/guest", "--links", "/bin/sh=busybox", "--output", output],
-                capture_output=True, text=True, timeout=120)
+                [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", *options, "--output", output],
+                capture_output=True, text=True, timeout=200)
             if done.returncode != 0:
                 pytest.fail(f"ramdisk build: {done.stderr}")
     return output
+
+
+@pytest.fixture(scope="session")
+def image(ramdisk, bcd, init, modules):
+    """An image with a shell, and with what the guests of these labs run instead of init."""
+    guest = ROOT / "tests/qemu/guest.sh"
+    return built("initrd.img", modules, [ramdisk, bcd, init, guest], "--tools", "busybox", "--files", f"{guest}=/lab/guest",
+                 "--links", "/bin/sh=busybox")
+
+
+@pytest.fixture(scope="session")
+def deploying(ramdisk, bcd, init, modules):
+    """An image that can look into file systems."""
+    return built("initrd-deploy.img", modules, [ramdisk, bcd, init], "--tools", "busybox,debugfs,mdir,mtype", "--links", "/bin/sh=busybox")
 
 
 @pytest.fixture(scope="session")
@@ -64,18 +75,8 @@ def server_kernel():
 
 @pytest.fixture(scope="session")
 def server_image(ramdisk, bcd, init, server_kernel):
-    output = ROOT / "target/qemu/initrd-generic.img"
-    output.parent.mkdir(parents=True, exist_ok=True)
     modules = next((server_kernel / "lib/modules").iterdir())
-    with open(output.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not output.exists() or output.stat().st_mtime < max(part.stat().st_ctime for part in (bcd, init, ramdisk)):
-            done = subprocess.run(
-                [ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox",
-                 "--files", "/bin/busybox=/bin/sh", "--output", output], capture_output=True, text=True, timeout=200)
-            if done.returncode != 0:
-                pytest.fail(f"ramdisk build: {done.stderr}")
-    return output
+    return built("initrd-generic.img", modules, [ramdisk, bcd, init], "--tools", "busybox", "--files", "/bin/busybox=/bin/sh")
 
 
 @pytest.fixture

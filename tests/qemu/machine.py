@@ -144,6 +144,11 @@ def uefi(variables, keys=False):
             "-drive", f"if=pflash,format=raw,unit=1,file={variables}"]
 
 
+def nvme(path, serial, *device):
+    return ["-drive", f"file={path},if=none,id={serial},format=raw,cache=unsafe",
+            "-device", ",".join([f"nvme,drive={serial},serial={serial}", *device])]
+
+
 def user_network(name, mac, *more, options="", model="virtio-net-pci"):
     """A NIC on QEMU's own network: its DHCP server gives 10.0.2.15, the host is 10.0.2.2."""
     return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"{model},netdev={name},mac={mac},romfile=", *more])]

@@ -15,7 +15,7 @@ import pytest
 from lab import ROOT, wait_for
 from qemu import bootable
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
-from qemu.machine import TOLERANT, uefi, user_network
+from qemu.machine import TOLERANT, nvme, uefi, user_network
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -27,16 +27,6 @@ def parts():
     done = subprocess.run([ROOT / "tools/bootable.sh"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return pathlib.Path(done.stdout.strip())
-
-
-@pytest.fixture(scope="module")
-def deploying(ramdisk, bcd, init, modules, tmp_path_factory):
-    """The ramdisk's image, with what reads a disk's file systems."""
-    output = tmp_path_factory.mktemp("image") / "initrd.img"
-    subprocess.run([ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1",
-                    "--tools", "busybox,debugfs,mdir,mtype", "--links", "/bin/sh=busybox", "--output", output],
-                   check=True, capture_output=True, timeout=200)
-    return output
 
 
 @contextlib.contextmanager
@@ -67,11 +57,6 @@ def disk(path, mib):
         for _ in range(mib):
             out.write(b"\xee" * MIB)
     return path
-
-
-def nvme(path, serial, *device):
-    return ["-drive", f"file={path},if=none,id={serial},format=raw,cache=unsafe",
-            "-device", ",".join([f"nvme,drive={serial},serial={serial}", *device])]
 
 
 def succeeded(dev, *arguments):

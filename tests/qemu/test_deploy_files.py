@@ -19,20 +19,11 @@ USER_DATA = "#cloud-config\npassword: hunter2\n"
 ROOT_AT = 9 * MIB
 
 
-@pytest.fixture
-def with_debugfs(kernel, ramdisk, bcd, init, modules, tmp_path):
-    """The kernel and an image that can look into file systems."""
-    image = tmp_path / "initrd.img"
-    run(ramdisk, "build", "--bcd", bcd, "--init", init, "--modules", modules, "--level", "1", "--tools", "busybox,debugfs,mdir",
-        "--links", "/bin/sh=busybox", "--output", image)
-    return kernel / "vmlinuz", image
-
-
 def look(disk, request):
     return run("debugfs", "-R", request, f"{disk}?offset={ROOT_AT}")
 
 
-def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_path, images, with_debugfs):  # noqa: F811
+def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_path, images, kernel, deploying):  # noqa: F811
     image = make(images.directory, "first")
     odd = {"xfs": ROOT_AT, "lvm": None}
     for name, at in odd.items():
@@ -47,7 +38,7 @@ def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_pa
     target = disk(tmp_path, "virt", 64 * MIB)
     guest = machine(
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), "-device", "virtio-blk-pci,serial=VIRT0001,drive=virt",
-        "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=with_debugfs, memory=512)
+        "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=(kernel / "vmlinuz", deploying), memory=512)
     guest.wait_for(JOINED, 300)
     name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
     (tmp_path / "user-data").write_text(USER_DATA)
@@ -102,7 +93,7 @@ def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_pa
 GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
-def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, dev, tmp_path, images, with_debugfs):  # noqa: F811
+def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, dev, tmp_path, images, kernel, deploying):  # noqa: F811
     first = make(images.directory, "first")
     place = f"{first}@@{MIB}"
     run("mformat", "-i", place, "-T", "16384", "-h", "16", "-s", "63", "::")
@@ -116,7 +107,7 @@ def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, de
     guest = machine(
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), "-device", "virtio-blk-pci,serial=VIRT0001,drive=virt",
         *uefi(tmp_path / "vars.fd"),
-        "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=with_debugfs, memory=512)
+        "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=(kernel / "vmlinuz", deploying), memory=512)
     guest.wait_for(JOINED, 400)
     name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
     entries = []
