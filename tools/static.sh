@@ -91,6 +91,9 @@ build() {
   local -a flags=(-C target-feature=+crt-static -C force-unwind-tables=no --remap-path-prefix="$root=/bcd"
     --remap-path-prefix="$cargo_home=/cargo" -C "link-arg=-Wl,-T,$root/tools/seldom.ld")
   export CARGO_TARGET_DIR=$root/target/static/$arch
+  # zstd's decoder once: not also for BMI2, nor for windows larger than what is taken.
+  local zstd="-DDYNAMIC_BMI2=0 -DZSTD_FORCE_DECOMPRESS_SEQUENCES_SHORT=1"
+  export CFLAGS_x86_64_unknown_linux_musl=$zstd CFLAGS_aarch64_unknown_linux_musl=$zstd
 
   if ! debian_builds; then
     has_rustup_target "$target" || {
@@ -140,7 +143,7 @@ build() {
       export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
       local gcc_headers
       gcc_headers=$(aarch64-linux-gnu-gcc -print-file-name=include)
-      export CFLAGS_aarch64_unknown_linux_musl="-nostdinc -isystem $gcc_headers -isystem $arm64/usr/include/aarch64-linux-musl"
+      export CFLAGS_aarch64_unknown_linux_musl="$zstd -nostdinc -isystem $gcc_headers -isystem $arm64/usr/include/aarch64-linux-musl"
       flags+=(-C link-arg=-static)
     fi
     flags+=(-L "$musl" -C link-arg=-nostartfiles -C link-arg=-nostdlib

@@ -103,6 +103,8 @@ impl Run<'_> {
             .args(self.arguments)
             .env_clear()
             .envs([("PATH", PATH), ("LC_ALL", "C"), ("TERM", "dumb")])
+            // mtools: ASCII, by the one of its names that glibc knows without files beside it, as in a ramdisk.
+            .env("DEFAULT_CODEPAGE", "367")
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
