@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from promises import hold
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
 from qemu.images import MIB, SIZE, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
 from qemu.machine import user_network
@@ -81,5 +82,4 @@ def test_images_go_to_all_kinds_of_disks_and_nothing_boots_what_is_not_the_image
     # Small, whatever the image.
     used = guest.shell().run("busybox grep -h VmHWM $(busybox ls -d /proc/[0-9]*/status)")
     peak = max(int(kib) for kib in re.findall(r"VmHWM:\s+(\d+) kB", used))
-    print("peak memory, KiB:", peak)
-    assert peak <= 64 * 1024, used
+    hold("deploy.peak", peak, otherwise=used)

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from lab import Background, ControlPlane, wait_for
+from promises import hold
 from qemu.discovery import CONSOLES, FIRST, JOINED, OTHER, SECOND, parameters, with_facts
 from qemu.machine import TOLERANT, days_ahead, silent_network, uefi, user_network
 from site_agent import assertion, read_key
@@ -58,8 +59,8 @@ def test_a_machine_with_empty_disks_and_a_dead_clock_joins_and_shows_its_hardwar
     used = shell.run("for at in /proc/[0-9]*; do busybox cat $at/cmdline | busybox tr '\\0' ' ' | "
                      "busybox grep -qE '^(/init|init|/usr/bin/bcd)' && busybox grep -h VmHWM $at/status; done")
     sizes = [int(line.split()[1]) for line in used.splitlines() if line.startswith("VmHWM")]
-    print("VmHWM of init, its children and bcd, KiB:", sizes)
-    assert len(sizes) >= 4 and sum(sizes) <= 5 * 1024, used
+    assert len(sizes) >= 4, used
+    hold("ramdisk.peak", sum(sizes), otherwise=used)
     # Killed, bcd comes back as who it was, without another join.
     joined = guest.output().count('"event":"ramdisk.joined"')
     shell.run("busybox killall -9 bcd")
