@@ -51,9 +51,9 @@ def order(fleet, node, number):
 
 
 def complaints(output):
-    """The warnings and errors of a log."""
+    """The warnings and errors of a log, but for the counts of those before."""
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return [event for event in events if event["level"] in ("warn", "error")]
+    return [event for event in events if event["level"] in ("warn", "error") and event["event"] != "log.repeated"]
 
 
 def over(fleet, node, id):
