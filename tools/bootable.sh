@@ -32,13 +32,14 @@ for platform in i386-pc x86_64-efi; do
   mkdir -p "$root/boot/grub/$platform"
   cp "$root/usr/lib/grub/$platform"/*.mod "$root/usr/lib/grub/$platform"/*.lst "$root/boot/grub/$platform/"
 done
+# Whether the firmware has a menu is a question that the GRUB of Debian 12 takes for an order to go there.
 sed -e "s/6\.1\.0-28-cloud-amd64/$version/g" -e 's/earlyprintk=ttyS0,115200 consoleblank=0/no_timer_check random.trust_cpu=on/' \
-  -e 's/timeout=5/timeout=1/' "$config" > "$root/boot/grub/grub.cfg"
+  -e 's/timeout=5/timeout=1/' -e '/BEGIN .*uefi-firmware/,/END .*uefi-firmware/d' "$config" > "$root/boot/grub/grub.cfg"
 parts=(part_gpt ext2 normal configfile linux search search_fs_uuid test echo serial terminal loadenv sleep boot minicmd)
 chroot "$root" grub-mkimage -O i386-pc -o /core.img -p '(hd0,gpt2)/boot/grub' biosdisk "${parts[@]}"
 mv "$root/core.img" "$work/core.img"
 # Under UEFI the disks' order is the firmware's: the root is found by what is on it.
-printf 'search --no-floppy --fs-uuid --set=root %s\nset prefix=($root)/boot/grub\n' "$uuid" > "$root/early.cfg"
+printf '%s\n' "search --no-floppy --fs-uuid --set=root $uuid" "set prefix=(\$root)/boot/grub" > "$root/early.cfg"
 chroot "$root" grub-mkimage -O x86_64-efi -o /grubx64.efi -p /boot/grub -c /early.cfg "${parts[@]}"
 mformat -C -i "$work/esp.img" -T 32768 -h 16 -s 63 ::
 mmd -i "$work/esp.img" ::/EFI ::/EFI/debian
