@@ -46,7 +46,7 @@ fn mended(data: &[u8], sector: usize) -> Vec<u8> {
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, byte| {
         let crc = crc ^ u32::from(*byte);
-        (0..8).fold(crc, |crc, _| crc >> 1 ^ 0xedb8_8320 * (crc & 1))
+        (0..8).fold(crc, |crc, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1)))
     })
 }
 

@@ -140,5 +140,5 @@ def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, de
     option = variable(shell, entry["entry"])
     for text in ("better-compute", entry["loader"]):
         assert text.encode("utf-16-le").hex() in option, option
-    ours = shell.run(f"busybox grep -lc b.e.t.t.e.r.-.c.o.m.p.u.t.e {VARIABLES}/Boot0*")
+    ours = shell.run(f"busybox grep -l b.e.t.t.e.r.-.c.o.m.p.u.t.e {VARIABLES}/Boot0*")
     assert len(re.findall(r"Boot0[0-9A-F]{3}-", ours)) == 1, ours

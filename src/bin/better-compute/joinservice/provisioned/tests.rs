@@ -134,7 +134,7 @@ impl Machine {
             .fleet
             .service
             .ask(Call::Join, request, "10.0.0.1", now_ms);
-        let refusal = asked.err().expect("a refusal");
+        let refusal = asked.err().unwrap();
         assert!(!refusal.to_string().contains('\n'));
         (refusal.code(), refusal.to_string())
     }
