@@ -90,9 +90,11 @@ def hosting(kind, fleet, tmp_path, *binds):
     directory.mkdir()
     host = kind(directory, fleet)
     host.binds[:0] = binds
-    host.start()
-    yield host
-    host.stop()
+    try:
+        host.start()
+        yield host
+    finally:
+        host.stop()
 
 
 @pytest.fixture

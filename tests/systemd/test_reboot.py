@@ -19,10 +19,12 @@ def machine(dev, bcd, join, tmp_path):
     config = re.sub(r"(?m)^(data_dir|socket_path) = .*\n", "", node.config.read_text())
     container = Container(bcd, node.dir, config)
     container.id = node.id
-    container.start()
-    wait_for("the node to be connected", lambda: dev.state(node.id) == "connected", 60)
-    yield container
-    container.stop()
+    try:
+        container.start()
+        wait_for("the node to be connected", lambda: dev.state(node.id) == "connected", 60)
+        yield container
+    finally:
+        container.stop()
 
 
 def over(dev, id):
