@@ -25,8 +25,9 @@ OLD = b"\xee" * MIB
 # What a session and a journal do with these is asked by the others.
 ASIDE = {("send", "socket"), ("receive", "socket"), ("write", "output"), ("pwrite", "data"), ("sync", "data"), ("stat", "data"),
          ("stat", "file"), ("getrandom", "nowhere")}
-# How an end is told that has no errno in it; the last where the kernel does not say the disk's number.
-WORDS = ("cannot be read back", "another disk than the one that was found")
+# How an end is told that has no errno in it; the second where the kernel does not say the disk's number, the last where it
+# does not say the serial that the disk is named by.
+WORDS = ("cannot be read back", "another disk than the one that was found", "this machine has no such disk now")
 SERIAL = "FAULTS01"
 # What the machine has: one disk, and the few devices that every program needs.
 MACHINE = """
