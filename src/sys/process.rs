@@ -387,10 +387,13 @@ mod tests {
         let (ended, out) = shell(script, LONG);
         ended.unwrap();
         let out = String::from_utf8(out).unwrap();
-        let (fds, rest) = out.split_once(" L").unwrap();
+        let (fds, rest) = out.split_once(" D").unwrap();
         // 3 is the directory that ls reads.
         assert_eq!(fds.trim(), "0 1 2 3", "{inheritable} leaked");
-        assert!(rest.starts_with("C_ALL=C PATH=/usr/sbin:"), "{rest}");
+        assert!(
+            rest.starts_with("EFAULT_CODEPAGE=367 LC_ALL=C PATH=/usr/sbin:"),
+            "{rest}"
+        );
         assert!(rest.ends_with("/\n"), "{rest}");
     }
 
