@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -33,8 +33,15 @@ thread_local! {
 
 /// What other threads see of a loop.
 pub(super) struct Remote {
-    woken: Mutex<Vec<Arc<Wake>>>,
+    /// `None` once the loop has ended: a wake that was kept here would keep this, and its eventfd, for ever.
+    woken: Mutex<Option<Vec<Arc<Wake>>>>,
     event: OwnedFd,
+}
+
+impl Remote {
+    fn woken(&self) -> MutexGuard<'_, Option<Vec<Arc<Wake>>>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Wakes one task. Held by wakers; outlives the task harmlessly.
@@ -63,7 +70,8 @@ impl std::task::Wake for Wake {
         }
         let remote = self.remote.clone();
         let first = {
-            let mut woken = remote.woken.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut woken = remote.woken();
+            let Some(woken) = woken.as_mut() else { return };
             woken.push(self);
             woken.len() == 1
         };
@@ -124,7 +132,7 @@ impl Loop {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let reactor = Reactor::new(&event)?;
         let remote = Arc::new(Remote {
-            woken: Mutex::new(Vec::new()),
+            woken: Mutex::new(Some(Vec::new())),
             event,
         });
         Ok(Rc::new(Loop {
@@ -222,14 +230,8 @@ impl Loop {
         if called {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.remote.event, &mut count);
-            let woken = std::mem::take(
-                &mut *self
-                    .remote
-                    .woken
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
-            self.ready.borrow_mut().extend(woken);
+            let woken = self.remote.woken().as_mut().map(std::mem::take);
+            self.ready.borrow_mut().extend(woken.unwrap_or_default());
         }
         self.timers.fire();
     }
@@ -247,6 +249,8 @@ impl Drop for Entered {
             drop(tasks);
         }
         self.0.ready.borrow_mut().clear();
+        let woken = self.0.remote.woken().take();
+        drop(woken);
         let gone = CURRENT.with(|current| current.borrow_mut().take());
         drop(gone);
         HOME.with(|home| home.set(0));
@@ -452,4 +456,31 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_woken_after_the_loop_keeps_nothing_of_it() {
+        let (remote, waker) = block_on(poll_fn(|cx| {
+            let remote = Arc::downgrade(&current().remote);
+            Poll::Ready((remote, cx.waker().clone()))
+        }));
+        waker.wake();
+        assert!(remote.upgrade().is_none(), "its eventfd is still open");
+    }
+
+    #[test]
+    fn what_was_woken_by_another_thread_at_the_end_keeps_nothing_either() {
+        let remote = block_on(poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            // After the last look at what other threads woke, and before the end.
+            let woken = std::thread::spawn(move || waker.wake()).join();
+            assert!(woken.is_ok());
+            Poll::Ready(Arc::downgrade(&current().remote))
+        }));
+        assert!(remote.upgrade().is_none(), "its eventfd is still open");
+    }
 }
