@@ -206,7 +206,7 @@ pub fn candidates(table: &Table) -> Result<(Vec<Partition>, bool), Error> {
             None if partition.start < HEAD as u64 => {
                 why.push(format!("{} begins in the first MiB", partition.number));
             }
-            None if gpt::ROOTS.contains(&kind) => roots.push(partition),
+            None if kind == gpt::ROOT => roots.push(partition),
             None => others.push(partition),
         }
     }
@@ -429,7 +429,7 @@ mod tests {
             guid: Guid::default(),
         };
         let linux = Guid::written(0x0fc6_3daf_8483_4772_8e79_3d69_d847_7de4);
-        let root = gpt::ROOTS[0];
+        let root = gpt::ROOT;
         let of = |partitions: &[Partition]| candidates(&Table::Mbr(partitions.to_vec()));
         let numbers = |found: (Vec<Partition>, bool)| {
             (

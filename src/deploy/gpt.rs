@@ -50,11 +50,12 @@ pub struct Guid(pub [u8; 16]);
 
 /// An EFI system partition.
 pub const ESP: Guid = Guid::written(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);
-/// Root file systems of the Discoverable Partitions Specification: amd64, arm64.
-pub const ROOTS: [Guid; 2] = [
-    Guid::written(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984_b709),
-    Guid::written(0xb921_b045_1df0_41c3_af44_4c6f_280d_3fae),
-];
+/// A root file system of this architecture, by the Discoverable Partitions Specification.
+#[cfg(target_arch = "x86_64")]
+pub const ROOT: Guid = Guid::written(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984_b709);
+/// A root file system of this architecture, by the Discoverable Partitions Specification.
+#[cfg(target_arch = "aarch64")]
+pub const ROOT: Guid = Guid::written(0xb921_b045_1df0_41c3_af44_4c6f_280d_3fae);
 
 /// Why there is no table to go by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,8 +186,10 @@ impl Gpt {
         all.sort_unstable_by_key(|partition| partition.start);
         let mut before = first;
         for partition in all {
+            // One that ends past all numbers does so on every disk.
             let after = partition.start.saturating_add(partition.length);
-            if partition.length == 0 || partition.start < before || after > end {
+            if partition.length == 0 || partition.start < before || after > end || after == u64::MAX
+            {
                 return Err(Error::Damaged(
                     "two partitions overlap, or one is outside of the disk",
                 ));
@@ -412,10 +415,16 @@ mod tests {
         put(&mut header, 80, &128_u32.to_le_bytes());
         put(&mut header, 84, &128_u32.to_le_bytes());
         put(&mut header, 88, &crc32(&entries).to_le_bytes());
-        let sum = crc32(&header);
-        put(&mut header, 16, &sum.to_le_bytes());
         head[size..size + HEADER].copy_from_slice(&header);
         head[2 * size..2 * size + entries.len()].copy_from_slice(&entries);
+        summed(head, size)
+    }
+
+    /// With the header's checksum.
+    fn summed(mut head: Vec<u8>, at: usize) -> Vec<u8> {
+        put(&mut head, at + 16, &[0; 4]);
+        let sum = crc32(&head[at..at + HEADER]);
+        put(&mut head, at + 16, &sum.to_le_bytes());
         head
     }
 
@@ -506,6 +515,11 @@ mod tests {
             let error = Table::read(&table(512, partitions), 512).unwrap_err();
             assert!(matches!(error, Error::Damaged(_)), "{partitions:?}");
         }
+        // No disk is so large, whatever the header says of this one.
+        let mut endless = table(512, &[(2048, u64::MAX / 512)]);
+        put(&mut endless, 512 + 48, &u64::MAX.to_le_bytes());
+        let error = Table::read(&summed(endless, 512), 512).unwrap_err();
+        assert!(matches!(error, Error::Damaged(_)), "{error}");
         assert!(Table::read(&head[..4096], 512).is_err(), "cut");
         assert_eq!(Table::read(&[0; 8192], 512), Err(Error::None));
     }

@@ -133,7 +133,7 @@ fn look(block: &Block, node: &Path, stop: &Stop) -> Result<(Vec<Volume>, Disk), 
                 false => partition.guid.to_string(),
             },
             is_esp: partition.kind == gpt::ESP || (kind == "FAT" && table.name() == "mbr"),
-            is_root: gpt::ROOTS.contains(&partition.kind),
+            is_root: partition.kind == gpt::ROOT,
         });
         match kind {
             "ext" | "FAT" => {
