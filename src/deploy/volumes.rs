@@ -24,6 +24,8 @@ use crate::sys::stop::Stop;
 
 /// For one program, one time.
 const WITHIN: Duration = Duration::from_secs(300);
+/// ASCII for mtools, by the one of its names that glibc knows without files beside it, as in a ramdisk.
+const CODE_PAGE: [(&str, &str); 1] = [("DEFAULT_CODEPAGE", "367")];
 /// Bytes of a path, of a symbolic link, and of what `stat` and `ls` print.
 const PATH: usize = 1024;
 const LINK: usize = 4096;
@@ -444,7 +446,7 @@ impl Volume {
             within: WITHIN,
             stop: &self.stop,
         };
-        let ended = run.run(output).map_err(Error::Run)?;
+        let ended = run.run_with(&CODE_PAGE, output).map_err(Error::Run)?;
         Ok((ended.status.success(), ended.complaint))
     }
 }
