@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustls::ClientConfig;
 
 use self::machine::{Event, State, Step};
-pub use self::verdict::{Accepted, Expected, Refused, is_node_id, role_word};
+pub use self::verdict::{Accepted, Expected, Refused, role_word};
 pub(super) use self::verdict::{judge, role_named};
 use super::gateway::Gateway;
 use super::provisioned::Provisioned;

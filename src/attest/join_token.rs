@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, statat};
 use zeroize::Zeroizing;
 
+use super::ids::{ULID, is_digits, is_ulid};
 use crate::sys::fs::{self, Dir};
 use crate::sys::{environment, user};
 
@@ -24,8 +25,6 @@ pub const VARIABLE: &str = "BCD_JOIN_TOKEN";
 pub const MAX_LENGTH: usize = 4096;
 
 const PREFIX: &str = "bcjt_jt_";
-/// 128 bits in Crockford's base 32.
-const ULID: usize = 26;
 /// 32 bytes in base64url without padding.
 const SECRET: usize = 43;
 
@@ -54,14 +53,14 @@ impl JoinToken {
             });
         };
         let Some((id, secret)) = rest.split_once('.') else {
-            let cut = rest.len() <= ULID && rest.bytes().all(is_crockford);
+            let cut = rest.len() <= ULID && is_digits(rest);
             return Err(if cut {
                 Malformed::Truncated
             } else {
                 Malformed::Id
             });
         };
-        if id.len() != ULID || !id.bytes().all(is_crockford) || id.starts_with(|c| c > '7') {
+        if !is_ulid(id) {
             return Err(Malformed::Id);
         }
         if !secret
@@ -87,11 +86,6 @@ impl JoinToken {
         let end = PREFIX.len() + ULID;
         self.0.get("bcjt_".len()..end).unwrap_or_default()
     }
-}
-
-/// Lower-case base 32 without i, l, o and u.
-fn is_crockford(byte: u8) -> bool {
-    byte.is_ascii_digit() || (byte.is_ascii_lowercase() && !b"ilou".contains(&byte))
 }
 
 /// Why a text is no join token. Says nothing of the text itself.

@@ -10,6 +10,7 @@
 pub mod boot_parameters;
 pub mod bootstrap;
 pub mod gateway;
+pub mod ids;
 pub mod join;
 pub mod join_token;
 pub mod member;

@@ -13,7 +13,8 @@ use self::terms::Terms;
 use super::flags::{Args, Command, Flag};
 use super::{CONFIG_FLAG, DEFAULT_CONFIG, Failure, block_on, chain, print, take_proxy, warn};
 use crate::attest::gateway;
-use crate::attest::join::{self, Asked, Expected, Notice, Proof, is_node_id};
+use crate::attest::ids::is_ulid_of;
+use crate::attest::join::{self, Asked, Expected, Notice, Proof};
 use crate::attest::join_token::{self, JoinToken, TokenFile};
 use crate::attest::provisioned::{self, Provisioned};
 use crate::config::Config;
@@ -231,7 +232,7 @@ fn options(args: &Args) -> Result<Options<'_>, Failure> {
         }
     }
     let node_id = args.value("node-id").unwrap_or_default();
-    if args.value("node-id").is_some() && !is_node_id(node_id) {
+    if args.value("node-id").is_some() && !is_ulid_of("node", node_id) {
         return Err(Failure::refused(
             "--node-id must be a node id: node_ and 26 characters",
         ));

@@ -10,8 +10,9 @@ use super::kinds::{decode, explained};
 use super::machine::{Failure, Outcome};
 use super::ordered;
 use super::work::{Context, UNKNOWN};
+use crate::attest::ids::is_ulid_of;
+use crate::deploy::disk;
 use crate::deploy::start::{self, prepare};
-use crate::deploy::{disk, is_order_id};
 use crate::facts::tree::Tree;
 use crate::proto::{BootMode, DiskTarget, MachineBootParams, MachineBootResult, Message};
 use crate::sys::kexec;
@@ -39,7 +40,7 @@ impl Boot {
     /// What is wrong with the params.
     pub fn read(params: &[u8]) -> Result<Self, String> {
         let params: MachineBootParams = decode(params)?;
-        if !is_order_id(&params.order_id) {
+        if !is_ulid_of("ord", &params.order_id) {
             return Err("order_id is ord_ and a lower-case ULID".to_owned());
         }
         let is_kexec = params.mode == BootMode::KEXEC;

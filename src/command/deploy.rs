@@ -10,13 +10,14 @@ use super::kinds::{UNSUPPORTED, decode, explained};
 use super::machine::{Failure, Outcome};
 use super::ordered;
 use super::work::{Context, UNKNOWN};
+use crate::attest::ids::is_ulid_of;
 use crate::crypto::digest::{hex, sha256};
 use crate::crypto::envelope::Purpose;
 use crate::deploy::files::Wanted;
 use crate::deploy::gpt::{Guid, Table};
 use crate::deploy::ids::{self, Name};
 use crate::deploy::image::{self, Expected, Image, Written};
-use crate::deploy::{disk, is_order_id, volumes};
+use crate::deploy::{disk, volumes};
 use crate::facts::tree::Tree;
 use crate::proto::{
     DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, DeployedPartition, Disk,
@@ -48,7 +49,7 @@ impl Deploy {
     /// What is wrong with the params.
     pub fn read(params: &[u8]) -> Result<Self, String> {
         let params: DeployImageParams = decode(params)?;
-        if !is_order_id(&params.order_id) {
+        if !is_ulid_of("ord", &params.order_id) {
             return Err("order_id is ord_ and a lower-case ULID".to_owned());
         }
         let target = params.disk.unwrap_or_default();

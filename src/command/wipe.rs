@@ -11,10 +11,11 @@ use super::machine::{Failure, Outcome};
 use super::ordered;
 use super::work::{Context, UNKNOWN};
 use super::worker::{self, Parent};
+use crate::attest::ids::is_ulid_of;
 use crate::crypto::digest::hex;
 use crate::crypto::envelope::Purpose;
+use crate::deploy::disk;
 use crate::deploy::wipe::drive::wipe_target;
-use crate::deploy::{disk, is_order_id};
 use crate::proto::{
     DiskTarget, DisksWipeParams, DisksWipeResult, Message, WipeMethod, WipeOutcome, WipeReceipt,
     WipedDisk,
@@ -47,7 +48,7 @@ impl Wipe {
     /// What is wrong with the params.
     pub fn read(params: &[u8]) -> Result<Self, String> {
         let params: DisksWipeParams = decode(params)?;
-        if !is_order_id(&params.order_id) {
+        if !is_ulid_of("ord", &params.order_id) {
             return Err("order_id is ord_ and a lower-case ULID".to_owned());
         }
         let disks = params.disks;

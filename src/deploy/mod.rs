@@ -26,13 +26,3 @@ pub mod receipt;
 pub mod start;
 pub mod volumes;
 pub mod wipe;
-
-/// Whether `text` has the form of an order's id: `ord_` and a ULID in lower case.
-pub fn is_order_id(text: &str) -> bool {
-    let crockford = |b: u8| b.is_ascii_digit() || (b.is_ascii_lowercase() && !b"ilou".contains(&b));
-    text.strip_prefix("ord_").is_some_and(|ulid| {
-        ulid.len() == 26
-            && ulid.as_bytes().first().is_some_and(|first| *first <= b'7')
-            && ulid.bytes().all(crockford)
-    })
-}

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 
+use crate::attest::ids::is_ulid_of;
 use crate::crypto::certificate::Certificate;
 use crate::crypto::der;
 use crate::crypto::digest::sha256;
@@ -258,19 +259,8 @@ fn spiffe_parts(id: &str) -> Option<(&str, &str, &str)> {
     let domain_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-._".contains(&b);
     let domain_fits = !domain.is_empty() && domain.len() <= 255 && domain.bytes().all(domain_byte);
     let role_fits = matches!(role, "node" | "site" | "ramdisk");
-    (parts.next().is_none() && domain_fits && role_fits && is_node_id(node))
+    (parts.next().is_none() && domain_fits && role_fits && is_ulid_of("node", node))
         .then_some((domain, role, node))
-}
-
-/// `node_` and a lower-case ULID.
-pub fn is_node_id(id: &str) -> bool {
-    let crockford = |b: u8| b.is_ascii_digit() || (b.is_ascii_lowercase() && !b"ilou".contains(&b));
-    id.strip_prefix("node_").is_some_and(|ulid| {
-        ulid.len() == 26
-            // 26 characters hold 130 bits; a ULID has 128.
-            && ulid.as_bytes().first().is_some_and(|first| *first <= b'7')
-            && ulid.bytes().all(crockford)
-    })
 }
 
 /// The chain leads to a node CA of the bundle, and is for clients.

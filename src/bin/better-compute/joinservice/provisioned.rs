@@ -4,18 +4,20 @@
 //! deploy: an order that says `join`, its signed receipt of a disk that was deployed, and the key whose digest stands in
 //! it. A ramdisk alone can so make no node that nobody ordered, and neither can who only reads the receipt.
 
+use bcd::attest::ids::is_ulid_of;
 use bcd::crypto::digest;
 use bcd::crypto::envelope::{self, Purpose};
 use bcd::crypto::pin::Pin;
-use bcd::deploy::{is_order_id, receipt};
+use bcd::deploy::receipt;
 use bcd::proto::{
     DeployImageParams, DeployOutcome, DeployReceipt, Envelope, ProvisionedProof, ReceiptHead, Role,
 };
 use proto_gen::codec::Message;
 
 use super::claims::Hardware;
+use super::redeem::{Earlier, GRACE_MS, Terms, certify, reissued};
 use super::refusal::Refusal;
-use super::{Asked, Earlier, GRACE_MS, Grant, Keys, Policy, Terms, certify, role_name};
+use super::{Asked, Grant, Keys, Policy, role_name};
 use crate::store::{Deployed, Node, Redemption, Store};
 
 /// How long after its receipt came an OS may join for the first time.
@@ -43,7 +45,7 @@ pub(super) fn read(signed: Option<&Envelope>, csr_sha256: &[u8; 32]) -> Result<P
     if proof.csr_sha256 != csr_sha256 {
         return Err(Refusal::ProofUnsigned);
     }
-    if !is_order_id(&proof.order_id) {
+    if !is_ulid_of("ord", &proof.order_id) {
         return Err(malformed("provisioned_proof names no order"));
     }
     Ok(Proof {
@@ -139,14 +141,9 @@ pub(super) fn grant(
         pool,
         site: &ramdisk.site,
         credential: &proof.order_id,
-    };
-    let (grant, chain) = certify(store, keys, policy, asked, &terms, earlier, now_ms)?;
-    let redemption = Redemption {
-        spki_sha256: asked.spki_sha256,
-        node_id: grant.node_id.clone(),
-        chain,
         until_ms: received_ms.saturating_add(FRESH_MS + GRACE_MS),
     };
+    let (grant, redemption) = certify(store, keys, policy, asked, &terms, earlier, now_ms)?;
     store.add_provisioned(&proof.order_id, deployed.mac, &redemption, now_ms)?;
     Ok(grant)
 }
@@ -174,15 +171,7 @@ fn again(
             "the node that this OS joined as was deleted: join with a new token",
         ));
     }
-    Ok(Grant {
-        node_id: joined.node_id,
-        pool: pool.to_owned(),
-        site: site.to_owned(),
-        role_name: asked.role_name,
-        chain: joined.chain,
-        outcome: "reissued",
-        reason: "the same key asked again",
-    })
+    Ok(reissued(asked, joined, pool, site))
 }
 
 /// The node that the machine's OS was before, if it joined by this attestor too: the machine stays who it is.

@@ -5,9 +5,10 @@ use bcd::proto::{HardwareClaims, SealedToken, TrustBundle};
 use bcd::wire::grpc::Code;
 
 use super::*;
+use crate::ids;
 use crate::pki::{Bundle, Lock, Private, Public};
-use crate::store::NewToken;
 use crate::store::tests::TempDir;
+use crate::store::{NewToken, State};
 
 pub(super) const NOW: i64 = 1_795_000_000_000;
 pub(super) const HOUR: i64 = 3_600_000;

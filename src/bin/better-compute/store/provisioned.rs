@@ -5,7 +5,7 @@ use bcd::proto::SignedReceipt;
 use proto_gen::codec::Message;
 use rusqlite::{OptionalExtension, params};
 
-use super::tokens::split_chain;
+use super::tokens::redeemed;
 use super::{Redemption, Store, StoreError};
 
 /// What is known of a deploy.
@@ -46,26 +46,10 @@ impl Store {
 
     /// What the OS of this order's deploy joined as.
     pub fn provisioned(&self, order_id: &str) -> Result<Option<Redemption>, StoreError> {
-        let row = self
-            .connection
-            .prepare_cached(
-                "SELECT spki_sha256, node_id, chain, until_ms FROM provisioned WHERE order_id = ?1",
-            )?
-            .query_row([order_id], |row| {
-                let chain: Vec<u8> = row.get(2)?;
-                Ok((row.get(0)?, row.get(1)?, chain, row.get(3)?))
-            })
-            .optional()?;
-        row.map(|(spki_sha256, node_id, chain, until_ms)| {
-            let chain = split_chain(&chain);
-            Ok(Redemption {
-                spki_sha256,
-                node_id,
-                chain: chain.ok_or(StoreError::Damaged("a provisioned node's certificates"))?,
-                until_ms,
-            })
-        })
-        .transpose()
+        let mut statement = self.connection.prepare_cached(
+            "SELECT spki_sha256, node_id, chain, until_ms FROM provisioned WHERE order_id = ?1",
+        )?;
+        redeemed(&mut statement, order_id)
     }
 
     /// The node that the OS deployed last on this machine joined as.

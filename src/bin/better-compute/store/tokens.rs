@@ -1,7 +1,7 @@
 //! Join tokens, what they were redeemed for, and what was tried with them.
 
 use bcd::config::mac::Mac;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, Statement, params};
 
 use super::{Store, StoreError};
 
@@ -129,6 +129,28 @@ fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
     })
 }
 
+/// The redemption that `statement` finds by `id`: its key's digest, node, certificates and end.
+pub(super) fn redeemed(
+    statement: &mut Statement<'_>,
+    id: &str,
+) -> Result<Option<Redemption>, StoreError> {
+    let row = statement.query_row([id], |row| {
+        let chain: Vec<u8> = row.get(2)?;
+        Ok((row.get(0)?, row.get(1)?, chain, row.get(3)?))
+    });
+    let row = row.optional()?;
+    row.map(|(spki_sha256, node_id, chain, until_ms)| {
+        let chain = split_chain(&chain);
+        Ok(Redemption {
+            spki_sha256,
+            node_id,
+            chain: chain.ok_or(StoreError::Damaged("a redemption's certificates"))?,
+            until_ms,
+        })
+    })
+    .transpose()
+}
+
 impl Store {
     /// Keeps a new token; durable when this returns.
     pub fn add_token(&self, token: &NewToken<'_>) -> Result<(), StoreError> {
@@ -176,30 +198,10 @@ impl Store {
 
     /// What the token was redeemed for, if it was.
     pub fn redemption(&self, token_id: &str) -> Result<Option<Redemption>, StoreError> {
-        let row = self
-            .connection
-            .prepare_cached(
-                "SELECT spki_sha256, node_id, chain, until_ms FROM redemptions WHERE token_id = ?1",
-            )?
-            .query_row([token_id], |row| {
-                Ok((
-                    row.get(0)?,
-                    row.get(1)?,
-                    row.get::<_, Vec<u8>>(2)?,
-                    row.get(3)?,
-                ))
-            })
-            .optional()?;
-        row.map(|(spki_sha256, node_id, chain, until_ms)| {
-            Ok(Redemption {
-                spki_sha256,
-                node_id,
-                chain: split_chain(&chain)
-                    .ok_or(StoreError::Damaged("a redemption's certificates"))?,
-                until_ms,
-            })
-        })
-        .transpose()
+        let mut statement = self.connection.prepare_cached(
+            "SELECT spki_sha256, node_id, chain, until_ms FROM redemptions WHERE token_id = ?1",
+        )?;
+        redeemed(&mut statement, token_id)
     }
 
     /// Keeps what a token was redeemed for. Part of the transaction that keeps the node.
