@@ -1,17 +1,12 @@
-//! A gateway that keeps no rules, as far as a node sees it: HTTP/2 written by hand, connection by connection. And
-//! an identity in memory.
+//! A gateway that keeps no rules, as far as a node sees it: HTTP/2 written by hand, connection by
+//! connection.
 use std::cell::{RefCell, RefMut};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bcd::attest::member::{Keep, KeepError};
-use bcd::crypto::key::NodeKey;
-use bcd::identity::record::Identity;
-use bcd::identity::store::{Joined, StoreError};
 use bcd::rt::{ConnectError, Stream, TcpStream};
 use bcd::wire::Opening;
 
@@ -208,60 +203,4 @@ fn messages(mut body: &[u8]) -> Vec<Vec<u8>> {
         body = next;
     }
     messages
-}
-
-/// An identity and its key.
-pub struct Kept(Mutex<Files>);
-
-struct Files {
-    identity: Identity,
-    key: String,
-    next: Option<String>,
-}
-
-impl Kept {
-    pub fn new(identity: Identity, key: &NodeKey) -> Self {
-        Self(Mutex::new(Files {
-            identity,
-            key: key.to_pem().to_string(),
-            next: None,
-        }))
-    }
-
-    pub fn load(&self) -> Joined {
-        let files = self.files();
-        Joined {
-            key: NodeKey::from_pem(&files.key).expect("a key"),
-            identity: files.identity.clone(),
-        }
-    }
-
-    fn files(&self) -> MutexGuard<'_, Files> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Keep for Kept {
-    fn next_key(&self, _: NodeKey, _: bool) -> Result<NodeKey, StoreError> {
-        let key = NodeKey::generate().map_err(StoreError::Key)?;
-        self.files().next = Some(key.to_pem().to_string());
-        Ok(key)
-    }
-
-    fn change(
-        &self,
-        own: &[Vec<u8>],
-        renewed: bool,
-        change: &mut dyn FnMut(&mut Identity),
-    ) -> Result<Identity, KeepError> {
-        let mut files = self.files();
-        if files.identity.certificate_chain != own {
-            return Err(KeepError::NotOurs);
-        }
-        change(&mut files.identity);
-        if renewed && let Some(next) = files.next.take() {
-            files.key = next;
-        }
-        Ok(files.identity.clone())
-    }
 }

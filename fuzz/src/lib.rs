@@ -105,6 +105,21 @@ pub struct Target {
     pub heap: Heap,
 }
 
+/// Hands the names of all targets to a macro.
+macro_rules! every_target {
+    ($to:ident) => {
+        $to! {
+            advertised api base64 bmc boot_entries boot_parameters certificate cmdline command config contract cpio csr dhcp
+            dhcpv6 diag_disks diag_texts disk_ids dns doctor_texts download elf envelope facts_tree gateway_session gpt
+            grpc_client grpc_frames grpc_server grpc_status helper_request hops http_answer http_request identity ids images
+            inhibitors install_values intake join_answer join_token joinservice journal journal_open json jwk lldp loader
+            machine_texts modules netlink node_session node_spec operator_texts outbox pem pki_bundle private_key proto
+            provisioned proxies release_manifest session_machine signed_order sntp spki status_request store_rows toml
+            trust_bundle url volumes vpd websocket wellknown wipe
+        }
+    };
+}
+
 macro_rules! targets {
     ($($name:ident)*) => {
         /// All of them.
@@ -116,15 +131,7 @@ macro_rules! targets {
     };
 }
 
-targets! {
-    advertised api base64 bmc boot_entries boot_parameters certificate cmdline command config contract cpio csr dhcp
-    dhcpv6 diag_disks diag_texts disk_ids dns doctor_texts download elf envelope facts_tree gateway_session gpt
-    grpc_client grpc_frames grpc_server grpc_status helper_request hops http_answer http_request identity ids images
-    inhibitors install_values intake join_answer join_token joinservice journal journal_open json jwk lldp loader
-    machine_texts modules netlink node_session node_spec operator_texts outbox pem pki_bundle private_key proto
-    provisioned proxies release_manifest session_machine signed_order sntp spki status_request store_rows toml
-    trust_bundle url volumes vpd websocket wellknown wipe
-}
+every_target!(targets);
 
 /// A connection whose peer says `data` and then no more; the peer's end is open until it is dropped. What does
 /// not fit into the socket is cut off, like any other connection.

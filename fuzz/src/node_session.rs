@@ -36,13 +36,14 @@ use bcd::proto::{
 };
 use bcd::rt::{self, News};
 use bcd::session::{self, About, Duties, Failed, Frames, Signed, Stands, Terms};
+use bcd::sim::kept::Kept;
 use bcd::sys::clock::Wall;
 use bcd::sys::log::{self, Level};
 use bcd::wire::url::Url;
 use better_compute::registry::now_ms;
 
 use super::fleet::{self, Fleet};
-use super::hostile::{Kept, Line};
+use super::hostile::Line;
 
 pub const HEAP: super::Heap = super::Heap {
     base: 8 << 20,
@@ -512,7 +513,7 @@ impl Trial {
             serving_ca: pins.serving_ca,
             join_signing: pins.join_signing,
         };
-        let joined: Joined = self.kept.load();
+        let joined: Joined = self.kept.load().expect("a key");
         let member = Member::of(
             gateway,
             configured,

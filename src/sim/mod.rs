@@ -36,7 +36,7 @@ use crate::wire::url::Url;
 mod cable;
 mod counts;
 pub mod faults;
-mod kept;
+pub mod kept;
 mod node;
 
 pub use node::QUIET;
