@@ -40,10 +40,12 @@ mapfile -t scripts < <(git ls-files -- '*.sh' .ci/run 2>/dev/null | sort)
 
 check "rustfmt" cargo fmt --all --check
 check "rustfmt, fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
+# The profile of the tests: what C there is, is compiled once for both.
+lints=(cargo clippy --locked --quiet --profile operator --workspace)
 # Tests, and what else needs the operator's feature, are held by the run that has it.
-ships=(cargo clippy --locked --quiet --workspace --exclude better-compute-parts --lib --bins)
+ships=("${lints[@]}" --exclude better-compute-parts --lib --bins)
 check "clippy, bcd as it ships" "${ships[@]}" --tests -- -D warnings
-check "clippy, control-plane" cargo clippy --locked --quiet --workspace --all-targets --features control-plane -- -D warnings
+check "clippy, control-plane" "${lints[@]}" --all-targets --features control-plane -- -D warnings
 check "clippy, fakehw" "${ships[@]}" --features fakehw -- -D warnings
 check "shellcheck" shellcheck -x "${scripts[@]}"
 check "python sources compile" python3 -m compileall -q tests benches
