@@ -5,7 +5,7 @@
 
 The image is a disk of 2 GiB, a third of it zeros and the rest as hard to pack as programs are, packed by `zstd -6` and served
 over HTTP on loopback. Ours downloads, digests what comes, unpacks, digests what it unpacked and writes (IMAGE_WRITE, else
-target/operator/examples/image_write, built optimised: CARGO_PROFILE_OPERATOR_OPT_LEVEL=2); the other is
+what `tools/static.sh --example image_write amd64` built: as bcd ships); the other is
 `curl -s URL | zstd -dc | dd of=DISK bs=4M iflag=fullblock oflag=direct conv=fsync`, which digests nothing. Reading back is told apart.
 Both end with a flush. Needs root, for the loop device.
 """
@@ -52,7 +52,7 @@ def make(path, mib):
 
 
 def measure(rounds, mib):
-    program = os.environ.get("IMAGE_WRITE", ROOT / "target/operator/examples/image_write")
+    program = os.environ.get("IMAGE_WRITE", ROOT / "target/static/amd64/x86_64-unknown-linux-musl/release/examples/image_write")
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as directory:
         directory = pathlib.Path(directory)
         raw, packed, disk = (directory / name for name in ("raw", "raw.zst", "disk"))

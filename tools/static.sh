@@ -3,6 +3,7 @@
 # starts with.
 #
 #   tools/static.sh [amd64] [arm64]        both, side by side, when none is named
+#   tools/static.sh --example NAME ARCH    an example built as bcd is, for benches; it stays where cargo puts it
 #
 # Two toolchains can do it; the script takes the first that the machine has:
 #
@@ -156,7 +157,8 @@ build() {
   joined=$(printf '%s\x1f' "${flags[@]}")
   unset RUSTFLAGS
   export CARGO_ENCODED_RUSTFLAGS=${joined%$'\x1f'}
-  PATH=$path cargo build --locked --release -p bcd -p init --bin bcd --bin init --target "$target" "${extra[@]}" || return 1
+  PATH=$path cargo build --locked --release "${what[@]}" --target "$target" "${extra[@]}" || return 1
+  [[ -z $example ]] || return 0
 
   mkdir -p dist
   local program out headers
@@ -174,11 +176,16 @@ build() {
   done
 }
 
+what=(-p bcd -p init --bin bcd --bin init) example=
+if [[ ${1:-} == --example && $# -ge 2 ]]; then
+  example=$2 what=(-p bcd --example "$2")
+  shift 2
+fi
 [[ $# -gt 0 ]] || set -- amd64 arm64
 for arch in "$@"; do
   case $arch in
-    amd64 | arm64) rm -f "dist/bcd_${version}_linux_$arch"* "dist/init_${version}_linux_$arch"* ;;
-    *) echo "usage: $0 [amd64] [arm64]" >&2; exit 2 ;;
+    amd64 | arm64) [[ -n $example ]] || rm -f "dist/bcd_${version}_linux_$arch"* "dist/init_${version}_linux_$arch"* ;;
+    *) echo "usage: $0 [--example NAME] [amd64] [arm64]" >&2; exit 2 ;;
   esac
 done
 
@@ -192,7 +199,7 @@ done
 failed=0
 for arch in "$@"; do
   if wait "${jobs[$arch]}"; then
-    tail -n 2 "target/static/$arch.log"
+    [[ -n $example ]] || tail -n 2 "target/static/$arch.log"
   else
     cat "target/static/$arch.log" >&2
     echo "static: the $arch build failed" >&2
