@@ -61,7 +61,7 @@ pub fn run(data: &[u8]) {
         pieces,
     };
     let outcome = thread::scope(|scope| {
-        let client = scope.spawn(|| download.run());
+        let client = scope.spawn(|| download.run(rt::channel(1).1));
         serve(&listener, &answers, || client.is_finished());
         let end = Instant::now() + SOON;
         while !client.is_finished() && Instant::now() < end {

@@ -19,7 +19,7 @@ use rustls::pki_types::ServerName;
 use crate::attest::roots;
 use crate::crypto::digest::{self, Sha256};
 use crate::rt::backoff::Backoff;
-use crate::rt::channel::Sender;
+use crate::rt::channel::{Receiver, Sender};
 use crate::rt::{self, Either, Readiness};
 use crate::sys::log::{self, Level, Value};
 use crate::sys::random;
@@ -118,6 +118,7 @@ struct Known {
     at: u64,
     /// What was not handed on yet.
     piece: Vec<u8>,
+    used: Receiver<Vec<u8>>,
     total: Option<u64>,
     /// The server's word for what it serves.
     validator: Option<String>,
@@ -130,24 +131,24 @@ enum Failed {
 }
 
 impl Download<'_> {
-    /// Blocks until all of it was handed on, and is what was expected.
+    /// Blocks until all of it was handed on, and is what was expected. Pieces that come back are `used` again.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn run(self) -> Result<Downloaded, Error> {
-        rt::try_block_on(self.fetch()).map_err(Error::Io)?
+    pub fn run(self, used: Receiver<Vec<u8>>) -> Result<Downloaded, Error> {
+        rt::try_block_on(self.fetch(used)).map_err(Error::Io)?
     }
 
-    async fn fetch(self) -> Result<Downloaded, Error> {
+    async fn fetch(self, used: Receiver<Vec<u8>>) -> Result<Downloaded, Error> {
         let [first, second] = self.stops;
         let stopped = rt::select(said(first)?, said(second)?);
-        match rt::select(self.any_source(), stopped).await {
+        match rt::select(self.any_source(used), stopped).await {
             Either::Left(done) => done,
             Either::Right(_) => Err(Error::Stopped),
         }
     }
 
-    async fn any_source(&self) -> Result<Downloaded, Error> {
+    async fn any_source(&self, used: Receiver<Vec<u8>>) -> Result<Downloaded, Error> {
         let tls = match self.sources.iter().any(|source| source.https) {
             true => Some(Arc::new(roots::tls(None).map_err(Error::Roots)?)),
             false => None,
@@ -156,6 +157,7 @@ impl Download<'_> {
             digest: Sha256::new(),
             at: 0,
             piece: Vec::with_capacity(PIECE),
+            used,
             total: self.expected.size,
             validator: None,
         };
@@ -377,15 +379,19 @@ impl Download<'_> {
             known.digest.update(bytes);
             known.at += bytes.len() as u64;
             self.gauge.bytes.store(known.at, Ordering::Relaxed);
-            known.piece.extend_from_slice(bytes);
-            if known.piece.len() >= PIECE {
+            // Never more than it was made for: making it larger would copy it.
+            if known.piece.len() + bytes.len() > PIECE {
                 self.hand_on(known).await?;
             }
+            known.piece.extend_from_slice(bytes);
         }
     }
 
     async fn hand_on(&self, known: &mut Known) -> Result<(), Failed> {
-        let piece = std::mem::replace(&mut known.piece, Vec::with_capacity(2 * PIECE));
+        let mut next = known.used.try_recv().unwrap_or_default();
+        next.clear();
+        next.reserve(PIECE);
+        let piece = std::mem::replace(&mut known.piece, next);
         let sent = self.pieces.send(piece).await;
         sent.map_err(|_| Failed::Never(Error::Stopped))
     }
@@ -547,7 +553,7 @@ mod tests {
             gauge: &Gauge::default(),
             pieces,
         };
-        let done = download.run();
+        let done = download.run(rt::channel(1).1);
         server.join().unwrap();
         done
     }

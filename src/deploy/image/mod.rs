@@ -157,6 +157,7 @@ pub fn write(
     // What ends the download, should it wait for a server that sends nothing more.
     let halt = Stop::new().map_err(Error::Resources)?;
     let (to_pieces, pieces) = channel(PIECES);
+    let (to_used, used) = channel(PIECES);
     let (to_free, free) = channel(BLOCKS);
     let (to_full, full) = channel(BLOCKS);
     let (to_digested, mut digested) = channel(BLOCKS);
@@ -172,8 +173,9 @@ pub fn write(
             gauge: &gauge,
             pieces: to_pieces,
         };
-        let download = start(scope, "image-download", move || download.run())?;
+        let download = start(scope, "image-download", move || download.run(used))?;
         let size = disk.size();
+        let pieces = Pieces::new(pieces, to_used);
         let unpack = start(scope, "image-unpack", move || {
             unpack(pieces, size, free, &to_full)
         })?;
@@ -280,12 +282,12 @@ pub fn unpacked(pieces: Output, disk: u64) -> Result<(Output, Vec<&'static str>)
 type Full = (Region, usize);
 
 fn unpack(
-    pieces: Receiver<Vec<u8>>,
+    pieces: Pieces,
     disk: u64,
     mut free: Receiver<Region>,
     full: &Sender<Full>,
 ) -> Result<Vec<&'static str>, Error> {
-    let (mut output, formats) = unpacked(Box::new(Pieces::new(pieces)), disk)?;
+    let (mut output, formats) = unpacked(Box::new(pieces), disk)?;
     while let Some(mut block) = free.recv_blocking() {
         let bytes = block.bytes_mut();
         let length = fill(&mut *output, bytes).map_err(Error::Unpack)?;
@@ -449,11 +451,8 @@ fn flush(disk: &Block) -> Result<(), Error> {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<64>();
-    rest.iter().all(|byte| *byte == 0)
-        && words
-            .iter()
-            .all(|word| word.iter().fold(0, |all, byte| all | byte) == 0)
+    let (words, rest) = bytes.as_chunks::<16>();
+    rest.iter().all(|byte| *byte == 0) && words.iter().all(|word| u128::from_ne_bytes(*word) == 0)
 }
 
 impl Written {

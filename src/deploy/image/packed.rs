@@ -1,7 +1,7 @@
 //! What a download brings, as one stream, and what it is.
 use std::io::{self, BufRead, Cursor, Read};
 
-use crate::rt::channel::Receiver;
+use crate::rt::channel::{Receiver, Sender};
 
 /// Bytes that tell what something is.
 const MAGIC: usize = 512;
@@ -15,14 +15,17 @@ pub type Output = Box<dyn Read + Send>;
 /// The pieces of a download. It ends where they end: whether that is the image's end is the download's to say.
 pub struct Pieces {
     pieces: Receiver<Vec<u8>>,
+    used: Sender<Vec<u8>>,
     piece: Vec<u8>,
     at: usize,
 }
 
 impl Pieces {
-    pub fn new(pieces: Receiver<Vec<u8>>) -> Self {
+    /// What was read of `pieces` goes to `used`.
+    pub fn new(pieces: Receiver<Vec<u8>>, used: Sender<Vec<u8>>) -> Self {
         Self {
             pieces,
+            used,
             piece: Vec::new(),
             at: 0,
         }
@@ -33,13 +36,11 @@ impl BufRead for Pieces {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.at >= self.piece.len() {
             self.at = 0;
-            match self.pieces.recv_blocking() {
-                Some(piece) => self.piece = piece,
-                None => {
-                    self.piece = Vec::new();
-                    break;
-                }
-            }
+            let Some(next) = self.pieces.recv_blocking() else {
+                self.piece.clear();
+                break;
+            };
+            let _ = self.used.try_send(std::mem::replace(&mut self.piece, next));
         }
         Ok(self.piece.get(self.at..).unwrap_or_default())
     }
@@ -151,7 +152,7 @@ mod tests {
             sender.try_send(piece.to_vec()).unwrap();
         }
         drop(sender);
-        let (format, mut input) = detect(Box::new(Pieces::new(receiver))).unwrap();
+        let (format, mut input) = detect(Box::new(Pieces::new(receiver, channel(1).0))).unwrap();
         assert_eq!(format, Format::Qcow2);
         let mut all = Vec::new();
         input.read_to_end(&mut all).unwrap();

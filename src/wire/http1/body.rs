@@ -14,8 +14,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::HEAD_LIMIT;
 
-/// Bytes read at once.
+/// Bytes read at once, and at most while much is coming.
 const PIECE: usize = 16 * 1024;
+const MUCH: usize = 64 * 1024;
 
 /// Bytes of a chunk's size line, extensions included.
 const CHUNK_LINE: usize = 256;
@@ -39,7 +40,9 @@ pub(super) enum ReadError {
 pub(super) struct Input<IO> {
     pub(super) io: IO,
     buffer: Vec<u8>,
+    /// What was read and not consumed is between the two.
     start: usize,
+    end: usize,
 }
 
 impl<IO: AsyncRead + Unpin> Input<IO> {
@@ -48,39 +51,45 @@ impl<IO: AsyncRead + Unpin> Input<IO> {
             io,
             buffer: Vec::new(),
             start: 0,
+            end: 0,
         }
     }
 
     /// What was read and not consumed.
     pub(super) fn filled(&self) -> &[u8] {
-        self.buffer.get(self.start..).unwrap_or_default()
+        self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
     pub(super) fn consume(&mut self, bytes: usize) {
-        self.start = (self.start + bytes).min(self.buffer.len());
-        if self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.start = 0;
+        self.start = (self.start + bytes).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
         }
     }
 
     /// Reads once more. `false` at the connection's end. Loses nothing when dropped.
     pub(super) async fn fill(&mut self) -> io::Result<bool> {
-        if self.start > 0 {
-            self.buffer.drain(..self.start.min(self.buffer.len()));
-            self.start = 0;
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.buffer.len() < self.end + PIECE {
+            self.buffer.resize(self.end + PIECE, 0);
         }
-        self.buffer.reserve(PIECE);
-        let Input { io, buffer, .. } = self;
+        let Input {
+            io, buffer, end, ..
+        } = self;
+        let space = buffer.get_mut(*end..).unwrap_or_default();
+        let room = space.len();
         let read = poll_fn(|cx| {
-            let mut space = ReadBuf::uninit(buffer.spare_capacity_mut());
-            Pin::new(&mut *io)
-                .poll_read(cx, &mut space)
-                .map_ok(|()| space.filled().to_vec())
+            let mut into = ReadBuf::new(&mut *space);
+            let reading = Pin::new(&mut *io).poll_read(cx, &mut into);
+            reading.map_ok(|()| into.filled().len())
         });
         let read = read.await?;
-        self.buffer.extend_from_slice(&read);
-        Ok(!read.is_empty())
+        *end += read;
+        if read == room && buffer.len() < MUCH {
+            buffer.resize(MUCH, 0);
+        }
+        Ok(read > 0)
     }
 
     /// Reads until a head is whole, and gives its length. `None` when the connection ended before
