@@ -15,7 +15,7 @@ class Host(Container):
     """Its /usr is this machine's, /usr/local and all else its own; what is in `shared` it sees as /opt."""
 
     def __init__(self, directory, fleet):
-        self.dir, self.process = directory, None
+        self.dir, self.process, self.group = directory, None, None
         self.name = f"bcd-{os.getpid()}-{os.path.basename(fleet.space)}"
         self.shared, self.local = directory / "shared", directory / "local"
         units = self.local / "lib/systemd/system"

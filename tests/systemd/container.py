@@ -1,7 +1,8 @@
 """A machine that systemd runs: a container whose / is empty and whose /usr is this machine's.
 
-`systemd-nspawn --volatile=yes` boots it in a second and needs no image. Its network is this machine's. A
-reboot ends the container, as power that fails would; `start` is what firmware does then.
+`systemd-nspawn --volatile=yes` boots it in a second and needs no image. Its network is this machine's, its control group
+its own: systemd cannot stop a unit in whose group it sees processes of another container. A reboot ends the container, as
+power that fails would; `start` is what firmware does then.
 """
 
 import contextlib
@@ -30,11 +31,19 @@ ExecStart=/usr/bin/systemd-inhibit --what=shutdown:sleep --who=fwupd "--why=writ
 """
 
 
+def own_group():
+    """The directory of this process's control group, of version 2."""
+    mounts = pathlib.Path("/proc/self/mounts").read_text().splitlines()
+    mount = next(fields[1] for fields in map(str.split, mounts) if fields[2] == "cgroup2")
+    groups = pathlib.Path("/proc/self/cgroup").read_text().splitlines()
+    return pathlib.Path(mount) / next(line.removeprefix("0::/") for line in groups if line.startswith("0::"))
+
+
 class Container:
     """A node's directory, booted; `directory` keeps what outlives a reboot."""
 
     def __init__(self, bcd, directory, config):
-        self.dir, self.process = directory, None
+        self.dir, self.process, self.group = directory, None, None
         self.name = f"bcd-{os.getpid()}-{directory.name}"
         units, etc = directory / "units", directory / "etc"
         units.mkdir()
@@ -49,10 +58,12 @@ class Container:
                       f"--bind-ro={units}:/etc/systemd/system"]
 
     def start(self):
+        self.group = own_group() / self.name
+        self.group.mkdir(exist_ok=True)
         with open(self.dir / "console.log", "ab") as log:
             self.process = subprocess.Popen(
-                ["systemd-nspawn", "--quiet", "--directory=/", "--volatile=yes", "--boot", "--register=no", "--keep-unit",
-                 f"--machine={self.name}", *self.binds],
+                ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.group, "systemd-nspawn", "--quiet", "--directory=/",
+                 "--volatile=yes", "--boot", "--register=no", "--keep-unit", f"--machine={self.name}", *self.binds],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean_env(SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="1"))
 
     def leader(self):
@@ -82,4 +93,17 @@ class Container:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(self.leader()), signal.SIGKILL)
             self.process.wait(20)
+        if self.group:
+            self.remove_group()
         shutil.rmtree(f"/run/systemd/nspawn/propagate/{self.name}", ignore_errors=True)
+
+    def remove_group(self):
+        """Once the kernel has ended what was in it."""
+        def removed():
+            # Busy, or gone while it was walked.
+            with contextlib.suppress(OSError):
+                for path, _, _ in os.walk(self.group, topdown=False):
+                    os.rmdir(path)
+            return not self.group.exists()
+
+        wait_for("the container's control group to empty", removed)
