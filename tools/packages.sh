@@ -15,7 +15,7 @@ musl="musl-dev musl-tools gcc-aarch64-linux-gnu rustc-web cargo-web rust-web-src
 # What an image of the ramdisk is made with, the programs that go into it, and what the labs boot it in.
 image="kmod zstd xz-utils"
 programs="nvme-cli hdparm util-linux mount e2fsprogs mtools udev kexec-tools busybox-static"
-guest="qemu-system-x86 qemu-system-arm ovmf swtpm cpio mmdebstrap"
+guest="qemu-system-x86 qemu-system-arm qemu-utils ovmf swtpm cpio mmdebstrap"
 
 case "${1:-}" in
   demo) packages="$build $musl" ;;
@@ -25,7 +25,7 @@ case "${1:-}" in
   lint) packages="$build shellcheck python3" ;;
   test | bench)
     packages="$build $musl shellcheck python3 python3-venv qemu-user-static strace valgrind curl wget openssl etcd-server iproute2 nftables procps
-      tinyproxy-bin dnsmasq-base nginx zsh fish mandoc groff-base systemd systemd-container dbus lintian $image $programs $guest"
+      tinyproxy-bin dnsmasq-base nginx zsh fish mandoc groff-base systemd systemd-container dbus lintian gdisk $image $programs $guest"
     ;;
   ramdisk) packages="$build $musl $image $programs" ;;
   --programs)
