@@ -45,10 +45,10 @@ def boots_nothing(path):
 
 def the_last_step_is_slow(dev, guest, id, drive, path):
     """Waits until the last step of a deploy has begun. The drive reads slowly, so that there is time to see it read back;
-    from then on it writes twenty times a second, of 8 KiB each."""
+    from then on it writes six times a second, of 8 KiB each."""
     wait_for("it to be read back", lambda: "read back" in dev.json("commands", "show", id).get("progress", {}).get("message", ""), 120)
     limits = {"bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0}
-    guest.qmp("block_set_io_throttle", device=drive, **limits, iops_wr=20)
+    guest.qmp("block_set_io_throttle", device=drive, **limits, iops_wr=6)
     wait_for("the first MiB to come", lambda: nonzero(path, 512, MIB), 120)
 
 
