@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use bcd::journal::{MAX_BODY, MAX_KEY, MAX_VALUE, View, view};
+use bcd::journal::{MAX_BODY, MAX_KEY, MAX_VALUE, View, look};
 use bcd::sys::fs::Dir;
 
 pub const HEAP: super::Heap = super::Heap {
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
     let place = place();
     let path = place.join("journal.db");
     std::fs::write(&path, &bytes).expect("a file");
-    let seen = view(&Dir::open(&place).expect("a directory"), "journal.db", 1);
+    let seen = look(&Dir::open(&place).expect("a directory"), "journal.db");
     std::fs::remove_dir_all(&place).expect("the directory");
     PLACE.set(None);
     let View::Readable(seen) = seen.expect("a readable file") else {

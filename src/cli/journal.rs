@@ -52,8 +52,6 @@ pub(super) const COMMAND: Command = Command::group(
     ],
 );
 
-/// How often a journal that is not whole is looked at: bcd node may be writing to it.
-const LOOKS: u32 = 4;
 /// Text is printed in pieces of about this size.
 const PIECE: usize = 16 << 10;
 
@@ -113,7 +111,7 @@ fn look(args: &Args) -> Result<(PathBuf, View), Failure> {
         return Err(Failure::refused("--file names no file"));
     };
     let dir = Dir::open(parent).map_err(|error| failed(&error))?;
-    let seen = journal::view(&dir, name, LOOKS).map_err(|error| failed(&error))?;
+    let seen = journal::view(&dir, name).map_err(|error| failed(&error))?;
     Ok((path, seen))
 }
 

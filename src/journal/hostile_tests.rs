@@ -554,7 +554,7 @@ fn a_read_only_filesystem_is_said_at_open_and_can_still_be_looked_at() {
     drop(writer);
     tests::remount_read_only(&path);
     refused();
-    let View::Readable(seen) = view(&dir, NAME, 1).unwrap() else {
+    let View::Readable(seen) = view(&dir, NAME).unwrap() else {
         panic!("not readable");
     };
     assert!(seen.damage.is_none() && seen.key_count() == 1);

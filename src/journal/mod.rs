@@ -47,7 +47,7 @@ use crate::proto::EventBody;
 pub use error::{JournalError, OpenError};
 pub use format::{MAX_BODY, MAX_KEY, MAX_VALUE, NAME};
 pub use thread::Journal;
-pub use view::{Found, Key, Readable, Unacknowledged, View, view};
+pub use view::{Found, Key, Readable, Unacknowledged, View, look, view};
 
 /// The caps of `[journal]`.
 #[derive(Clone, Copy, Debug)]

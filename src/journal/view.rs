@@ -9,8 +9,9 @@ use super::writer::stored_event;
 use super::{Class, Kind, Stored};
 use crate::sys::fs::{DataFile, Dir, Error};
 
-/// Between two looks.
+/// Between two looks, and how many there are at most.
 const PAUSE: Duration = Duration::from_millis(50);
+const LOOKS: u32 = 40;
 
 /// A journal as it was found.
 pub enum View {
@@ -58,28 +59,45 @@ pub struct Unacknowledged {
     pub stored: Stored,
 }
 
-/// Reads the journal called `name` in `dir`. A write under way looks like a torn one, and a record read while it
-/// is written like a bad one: what is not whole is looked at again, up to `looks` times in all.
-///
-/// # Errors
-/// It is missing, no regular file, or cannot be read.
-pub fn view(dir: &Dir, name: &str, looks: u32) -> Result<View, Error> {
-    let mut look_number = 1;
-    loop {
-        let seen = look(dir.view_data(name)?)?;
-        let settled = match &seen {
-            View::Readable(seen) => seen.torn_bytes == 0 && seen.damage.is_none(),
-            View::Unreadable { .. } | View::Newer(_) => true,
-        };
-        if settled || look_number >= looks {
-            return Ok(seen);
+impl View {
+    /// Where it is not whole, and how.
+    fn broken(&self) -> Option<(u64, u64, Option<&str>)> {
+        match self {
+            Self::Readable(seen) if seen.torn_bytes > 0 || seen.damage.is_some() => {
+                let what = seen.damage.as_ref().map(|found| found.what.as_str());
+                Some((seen.used_bytes, seen.torn_bytes, what))
+            }
+            Self::Readable(_) | Self::Unreadable { .. } | Self::Newer(_) => None,
         }
-        look_number += 1;
-        std::thread::sleep(PAUSE);
     }
 }
 
-fn look(file: DataFile) -> Result<View, Error> {
+/// Reads the journal called `name` in `dir`. A write under way looks like a torn one, and a record read while it
+/// is written like a bad one: what is not whole is so when the next look finds it as it was.
+///
+/// # Errors
+/// It is missing, no regular file, or cannot be read.
+pub fn view(dir: &Dir, name: &str) -> Result<View, Error> {
+    let mut seen = look(dir, name)?;
+    for _ in 1..LOOKS {
+        if seen.broken().is_none() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        let before = std::mem::replace(&mut seen, look(dir, name)?);
+        if seen.broken() == before.broken() {
+            break;
+        }
+    }
+    Ok(seen)
+}
+
+/// One look, at a journal that nobody writes to.
+///
+/// # Errors
+/// As [`view`].
+pub fn look(dir: &Dir, name: &str) -> Result<View, Error> {
+    let file = dir.view_data(name)?;
     let file_bytes = file.length()?;
     let (header, mut damage) = match scan::headers(&file)? {
         Headers::Whole(header) => (header, None),

@@ -43,9 +43,6 @@ pub use board::{Board, Session, Trouble};
 /// What to do about an identity that does not load, or has ended.
 pub const JOIN_AGAIN: &str = "run bcd join --reset --yes, then bcd join";
 
-/// How often a journal that is not whole is looked at: bcd node may be writing to it.
-const LOOKS: u32 = 4;
-
 /// Everything at one moment.
 pub struct Snapshot {
     pub now_ms: u64,
@@ -297,7 +294,7 @@ impl JournalSeen {
     pub fn on_disk(data_dir: &Path) -> Option<Self> {
         let path: PathBuf = data_dir.join(journal::NAME);
         let mut seen = Self::default();
-        let view = Dir::open(data_dir).and_then(|dir| journal::view(&dir, journal::NAME, LOOKS));
+        let view = Dir::open(data_dir).and_then(|dir| journal::view(&dir, journal::NAME));
         match view {
             Err(error) if error.is_missing() => return None,
             Err(error) => {
