@@ -24,22 +24,22 @@ tools/build.sh --programs amd64
 wait "$python" || { echo "test: no Python environment" >&2; exit 1; }
 rm -f target/venv.log
 
-rest() {
-  # Behind the labs, whose peers' patience is measured in seconds.
-  local -a run=(nice -n 10)
-  local -a units=(cargo test --locked --quiet --workspace --profile operator --features control-plane)
+# Behind the labs, whose peers' patience is measured in seconds.
+behind=(nice -n 10)
+
+units() {
+  local -a run=("${behind[@]}" cargo test --locked --quiet --workspace --profile operator --features control-plane)
   local status=0
-  "${run[@]}" tools/build.sh --tests arm64 || return 1
-  "${run[@]}" "${units[@]}" --bins --tests --lib --examples || status=1
+  "${run[@]}" --bins --tests --lib --examples || status=1
   # Documentation's examples are tests too; they need a run of their own.
-  "${run[@]}" "${units[@]}" --doc || status=1
+  "${run[@]}" --doc || status=1
   return "$status"
 }
 
 # The labs mostly wait, for time-outs and for each other's processes. What they do not need, the arm64 program, the
-# Rust tests and bcd with development hardware, is built and tested meanwhile.
+# Rust tests and bcd with development hardware, is built meanwhile; those that do need it are late, beside the Rust tests.
 status=0
-rest > target/cargo-test.log 2>&1 &
+"${behind[@]}" tools/build.sh --tests arm64 > target/rest.log 2>&1 &
 rest=$!
 # The labs' Rust ends were built above; without these variables a lab builds its own.
 export GRPC_PROBE=$PWD/target/operator/examples/grpc_probe PROTO_ROUNDTRIP=$PWD/target/operator/proto-roundtrip
@@ -47,9 +47,12 @@ export GRPC_PROBE=$PWD/target/operator/examples/grpc_probe PROTO_ROUNDTRIP=$PWD/
 "$venv/bin/python" -m pytest tests/qemu -n 4 > target/machines.log 2>&1 &
 machines=$!
 "$venv/bin/python" -m pytest tests --ignore tests/qemu -m "not late" -n 8 2>&1 | tee target/pytest.log || status=1
-wait "$rest" || status=1
-cat target/cargo-test.log
+wait "$rest" || { status=1; cat target/rest.log; }
+units > target/cargo-test.log 2>&1 &
+units=$!
 "$venv/bin/python" -m pytest tests --ignore tests/qemu -m late -n 8 2>&1 | tee target/late.log || status=1
+wait "$units" || status=1
+cat target/cargo-test.log
 wait "$machines" || status=1
 cat target/machines.log
 
