@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks Debian's SSH server, and the library of it that a machine may not have, for the labs. Nothing is installed
-# or started.
+# Unpacks Debian's SSH server, what makes its keys, and what of their libraries this machine has not, for the labs. Nothing
+# is installed or started.
 #
 # Prints the directory they are in; what is there already is used again.
 set -euo pipefail
@@ -16,7 +16,14 @@ if [[ -e $dir/complete ]]; then
 fi
 work=$(mktemp -d target/sshd.new.XXXXXX)
 trap 'rm -rf "$work"' EXIT
-(cd "$work" && apt-get -qq -o APT::Sandbox::User= download openssh-server libwrap0 >&2)
+server="openssh-server openssh-client"
+# 'URL' NAME_VERSION_ARCH.deb SIZE HASH
+mapfile -t packages < <({
+  tr ' ' '\n' <<< "$server"
+  # shellcheck disable=SC2086
+  apt-get -qq --no-install-recommends --print-uris install $server | sed -E "s/^'[^']*' ([^_]+)_.*/\1/"
+} | sort -u)
+(cd "$work" && apt-get -qq -o APT::Sandbox::User= download "${packages[@]}" >&2)
 for package in "$work"/*.deb; do
   dpkg -x "$package" "$work/root"
 done
