@@ -165,7 +165,9 @@ def test_a_reboot_goes_through_the_helper_once(unprivileged, fleet):
 
 def test_a_reboot_without_a_helper_is_refused_and_nothing_was_asked(unprivileged, fleet):
     host = unprivileged
-    host.execute("mv", "/run/bcd-helper/helper.sock", "/run/bcd-helper/gone.sock")
+    # It may be starting still, and would take the order.
+    wait_for("the helper's socket, and it to go",
+             lambda: host.execute("mv", "/run/bcd-helper/helper.sock", "/run/bcd-helper/gone.sock").returncode == 0)
     refused = command(fleet, host.id, "node.reboot")
     assert (refused["state"], refused["reason"]) == ("failed", "RebootRefused"), refused
     assert "bcd helper does not answer at /run/bcd-helper/helper.sock" in refused["message"]
