@@ -28,7 +28,7 @@ rm -f target/venv.log
 behind=(nice -n 10)
 
 units() {
-  local -a run=("${behind[@]}" cargo test --locked --quiet --workspace --profile operator --features control-plane)
+  local -a run=("${behind[@]}" cargo test --locked --quiet --no-fail-fast --workspace --profile operator --features control-plane)
   local status=0
   "${run[@]}" --bins --tests --lib --examples || status=1
   # Documentation's examples are tests too; they need a run of their own.

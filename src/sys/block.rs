@@ -102,7 +102,7 @@ impl Block {
         if !self.is_device {
             return Ok(fallocate(
                 &self.file,
-                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
                 at,
                 length,
             )?);
