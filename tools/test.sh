@@ -44,10 +44,7 @@ rest=$!
 # The labs' Rust ends were built above; without these variables a lab builds its own.
 export GRPC_PROBE=$PWD/target/operator/examples/grpc_probe PROTO_ROUNDTRIP=$PWD/target/operator/proto-roundtrip
 # Whole machines wait for links and leases, a minute and more: they are beside everything else.
-machines() {
-  "$venv/bin/python" -m pytest tests/qemu -o cache_dir="$PWD/target/machines" "$@"
-}
-machines -n 4 > target/machines.log 2>&1 &
+"$venv/bin/python" -m pytest tests/qemu -n 4 > target/machines.log 2>&1 &
 machines=$!
 "$venv/bin/python" -m pytest tests --ignore tests/qemu -m "not late" -n 8 2>&1 | tee target/pytest.log || status=1
 wait "$rest" || { status=1; cat target/rest.log; }
@@ -56,23 +53,13 @@ units=$!
 "$venv/bin/python" -m pytest tests --ignore tests/qemu -m late -n 8 2>&1 | tee target/late.log || status=1
 wait "$units" || status=1
 cat target/cargo-test.log
-alone=0
-wait "$machines" || alone=1
+wait "$machines" || status=1
 cat target/machines.log
 
 count_cargo target/cargo-test.log
 count_pytest target/pytest.log
 count_pytest target/late.log
-# Emulated hardware has faults of its own under load. A lab of machines that failed beside everything else runs once more,
-# alone: what fails twice has failed.
-before=$failed
 count_pytest target/machines.log
-if [[ $alone -eq 1 ]]; then
-  echo "== once more, alone: the labs of machines that failed"
-  failed=$before
-  machines -n 1 --last-failed --last-failed-no-failures none 2>&1 | tee target/machines-again.log || status=1
-  count_pytest target/machines-again.log
-fi
 # A run that died before it could count is one failure.
 [[ $status -eq 0 || $failed -gt 0 ]] || failed=1
 [[ $passed -gt 0 ]] || failed=$((failed + 1))
