@@ -2,7 +2,6 @@
 //!
 //! What the ramdisk has told is in memory alone, so it goes only when the control plane has all of it; the command's own
 //! end is told last, before it goes.
-use std::path::Path;
 use std::time::Duration;
 
 use super::diag::memory::kilobytes;
@@ -14,15 +13,20 @@ use crate::attest::ids::is_ulid_of;
 use crate::deploy::disk;
 use crate::deploy::start::{self, prepare};
 use crate::facts::tree::Tree;
-use crate::proto::{BootMode, DiskTarget, MachineBootParams, MachineBootResult, Message};
+use crate::proto::{BootMode, Disk, DiskTarget, MachineBootParams, MachineBootResult, Message};
+use crate::sys::block::Block;
 use crate::sys::kexec;
 use crate::sys::log::{self, Level, Value};
+use crate::sys::patience::Patience;
 use crate::sys::power::Ending;
+use crate::sys::stop::Stop;
 
 /// The longest text that is put behind a command line.
 const APPEND: usize = 1024;
 /// How long the control plane may take to acknowledge what it was told.
 const DELIVERY: Duration = Duration::from_secs(120);
+/// And reading what is to be started, by programs of which each has minutes.
+const READING: Duration = Duration::from_secs(900);
 const MEMINFO: usize = 4096;
 
 /// An end of this boot.
@@ -86,8 +90,8 @@ impl Boot {
             context
                 .progress
                 .say(UNKNOWN, || "reading the disk's system".to_owned());
-            match self.load(context, &mut result) {
-                Ok(()) => ending = Ending::Kexec,
+            match self.loaded(context) {
+                Ok(loaded) => (result, ending) = (loaded, Ending::Kexec),
                 Err(failure) if !self.fallback || context.stop.is_said() => return Err(failure),
                 Err(failure) => {
                     result = MachineBootResult {
@@ -122,25 +126,40 @@ impl Boot {
     }
 
     /// Loads what the disk's loader would start.
-    fn load(&self, context: &Context, result: &mut MachineBootResult) -> Result<(), Failure> {
-        let tree = Tree::new("/".as_ref());
-        let (found, block) = ordered::hold(&tree, &self.target)?;
-        let meminfo = tree.bytes("proc/meminfo", MEMINFO).unwrap_or_default();
-        let free = kilobytes(&meminfo, "MemAvailable:").unwrap_or(0);
-        let node = ["/dev/", &found.kernel_name].concat();
-        let is_uefi = tree.exists("sys/firmware/efi");
-        let failed = |error: start::Error| explained("NotStarted", &error);
-        let prepared =
-            prepare(&block, Path::new(&node), is_uefi, free, &context.stop).map_err(failed)?;
-        let (entry, pinned) = prepared.load(&self.append).map_err(failed)?;
-        result.loader = entry.loader.to_owned();
-        result.title = entry.title;
-        result.kernel = entry.kernel.path;
-        result.initrds = entry.initrds.into_iter().map(|at| at.path).collect();
-        result.command_line = pinned.command_line;
-        result.root_partition = pinned.partition.unwrap_or(0);
-        Ok(())
+    fn loaded(&self, context: &Context) -> Result<MachineBootResult, Failure> {
+        let patience = Patience::default();
+        let (its, target, append) = (patience.clone(), self.target.clone(), self.append.clone());
+        ordered::apart(context, &patience, move |context| {
+            let (found, block) = ordered::hold(&its, &target)?;
+            let loaded = its.during(READING, || Ok(load(&found, &block, &append, &context.stop)));
+            loaded.unwrap_or_else(|error| Err(explained(ordered::HANGS, &error)))
+        })?
     }
+}
+
+fn load(
+    found: &Disk,
+    block: &Block,
+    append: &str,
+    stop: &Stop,
+) -> Result<MachineBootResult, Failure> {
+    let tree = Tree::new("/".as_ref());
+    let meminfo = tree.bytes("proc/meminfo", MEMINFO).unwrap_or_default();
+    let free = kilobytes(&meminfo, "MemAvailable:").unwrap_or(0);
+    let is_uefi = tree.exists("sys/firmware/efi");
+    let failed = |error: start::Error| explained("NotStarted", &error);
+    let prepared = prepare(block, &disk::node(found), is_uefi, free, stop).map_err(failed)?;
+    let (entry, pinned) = prepared.load(append).map_err(failed)?;
+    Ok(MachineBootResult {
+        mode: BootMode::KEXEC,
+        loader: entry.loader.to_owned(),
+        title: entry.title,
+        kernel: entry.kernel.path,
+        initrds: entry.initrds.into_iter().map(|at| at.path).collect(),
+        command_line: pinned.command_line,
+        root_partition: pinned.partition.unwrap_or(0),
+        ..MachineBootResult::default()
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! `deploy.image`: an image is written to a disk, on a one-time order; a signed receipt says what came of it.
 //!
 //! The disk is found and held before the order is claimed, so that an order for the wrong disk is not spent. From the
-//! claim on there is a receipt, whatever happens.
+//! claim on there is a receipt, whatever happens: a disk that hangs is left behind with the thread that waits for it.
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use super::kinds::{UNSUPPORTED, decode, explained};
 use super::machine::{Failure, Outcome};
@@ -23,12 +24,16 @@ use crate::proto::{
     DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, DeployedPartition, Disk,
     DiskTarget, Message,
 };
-use crate::sys::block::Block;
+use crate::sys::block::{Block, CALL};
 use crate::sys::log::{self, Level, Value};
+use crate::sys::patience::Patience;
 use crate::sys::{process, random};
 use crate::wire::url::Url;
 
 mod os;
+
+/// The OS's files and the firmware's entry: some programs, each of which has minutes of its own.
+const OS_FILES: Duration = Duration::from_secs(1800);
 
 /// An image to be deployed.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,22 +96,31 @@ impl Deploy {
             let missing = volumes::Error::NoProgram("debugfs");
             return Err(explained(UNSUPPORTED, &missing));
         }
-        let (found, block) = ordered::hold(&Tree::new("/".as_ref()), &self.target)?;
+        let patience = Patience::default();
+        let (its, target) = (patience.clone(), self.target.clone());
+        let held = ordered::apart(context, &patience, move |_| ordered::hold(&its, &target));
+        let (found, block) = held??;
         let _writing = ordered::claim(context, &self.order_id)?;
         let started_ms = context.trusted_ms();
-        let mut receipt = DeployReceipt {
-            target: Some(self.target.clone()),
-            disk: Some(found),
-            url: self.url.to_string(),
-            ..DeployReceipt::default()
-        };
-        let done = self.deploy(context, &block, &mut receipt);
-        let failure = match &done {
-            Ok(()) => None,
-            Err(image::Error::Stopped) if context.stop.is_said() => {
+        // Of a deploy that is left behind no more is known than this.
+        let (mut receipt, mut told) = (self.receipt(&found), self.receipt(&found));
+        let order_id = self.order_id.clone();
+        let its = patience.clone();
+        let done = ordered::apart(context, &patience, move |context| {
+            let done = self.deploy(context, &its, &block, &mut told);
+            (done, told)
+        });
+        let done = done.map(|(done, told)| {
+            receipt = told;
+            done
+        });
+        let failure = match done {
+            Ok(Ok(())) => None,
+            Ok(Err(image::Error::Stopped)) if context.stop.is_said() => {
                 Some(Failure::new("Cancelled", "stopped; the disk boots nothing"))
             }
-            Err(error) => Some(explained(error.word(), error)),
+            Ok(Err(error)) => Some(explained(error.word(), &error)),
+            Err(left_behind) => Some(left_behind),
         };
         receipt.outcome = match &failure {
             None => DeployOutcome::DEPLOYED,
@@ -116,9 +130,9 @@ impl Deploy {
                 DeployOutcome::FAILED
             }
         };
-        receipt.head = Some(ordered::head(context, &self.order_id, started_ms));
+        receipt.head = Some(ordered::head(context, &order_id, started_ms));
         let mut result = DeployImageResult {
-            order_id: self.order_id,
+            order_id,
             receipt_sha256: Vec::new(),
             unpacked_sha256: receipt.unpacked_sha256.clone(),
             unpacked_size_bytes: receipt.unpacked_size_bytes,
@@ -128,6 +142,16 @@ impl Deploy {
         match failure {
             None => Ok(Outcome::Succeeded(result.encode_to_vec())),
             Some(failure) => Err(failure),
+        }
+    }
+
+    /// The beginning of a receipt.
+    fn receipt(&self, disk: &Disk) -> DeployReceipt {
+        DeployReceipt {
+            target: Some(self.target.clone()),
+            disk: Some(disk.clone()),
+            url: self.url.to_string(),
+            ..DeployReceipt::default()
         }
     }
 
@@ -185,6 +209,7 @@ impl Deploy {
     fn deploy(
         &self,
         context: &mut Context,
+        patience: &Patience,
         disk: &Block,
         receipt: &mut DeployReceipt,
     ) -> Result<(), image::Error> {
@@ -219,49 +244,62 @@ impl Deploy {
             receipt.read_back_ms = context.trusted_ms();
         }
         self.table(&mut written, disk, receipt)?;
-        alone(&written.names(disk), receipt.disk.as_ref())?;
+        alone(patience, &written.names(disk), receipt.disk.as_ref())?;
+        let os_files = |error| image::Error::Disk("write the OS's files to", 0, error);
         if !self.files.is_empty() {
             let table = written.table(disk)?;
-            self.give_files(context, &table, disk, receipt)
-                .map_err(image::Error::Files)?;
+            let given = patience.during(OS_FILES, || {
+                Ok(self.give_files(context, &table, disk, receipt))
+            });
+            given.map_err(os_files)?.map_err(image::Error::Files)?;
         }
         let table = written.table(disk)?;
         written.commit(disk)?;
         reread(disk);
         let node = receipt.disk.as_ref().map(disk::node).unwrap_or_default();
-        let entry = os::boot_entry(&node, &table, disk.sector(), &stop);
-        receipt.boot_entry = Some(entry);
+        let entry = patience.during(OS_FILES, || {
+            Ok(os::boot_entry(&node, &table, disk.sector(), &stop))
+        });
+        receipt.boot_entry = Some(entry.map_err(os_files)?);
         Ok(())
     }
 }
 
 /// None of `ours` is on a disk besides `target`.
-fn alone(ours: &[Name], target: Option<&Disk>) -> Result<(), image::Error> {
-    let target = target.map_or("", |disk| disk.kernel_name.as_str());
+fn alone(patience: &Patience, ours: &[Name], target: Option<&Disk>) -> Result<(), image::Error> {
+    let name = |disk: &Disk| match disk.stable_name.is_empty() {
+        true => disk.kernel_name.clone(),
+        false => disk.stable_name.clone(),
+    };
+    let is_target = |disk: &Disk| target.is_some_and(|of| of.kernel_name == disk.kernel_name);
     for other in disk::list(&Tree::new("/".as_ref())) {
-        if other.kernel_name == target {
+        if is_target(&other) {
             continue;
         }
-        // One that cannot be read has nothing to start from.
-        let Ok(file) = File::open(["/dev/", &other.kernel_name].concat()) else {
-            continue;
-        };
-        let theirs = ids::of_disk(other.logical_block_bytes, &mut |from, length| {
-            let mut bytes = vec![0; length];
-            let read = file.read_at(&mut bytes, from)?;
-            bytes.truncate(read);
-            Ok(bytes)
+        patience.asks(&name(&other));
+        let theirs = patience.during(CALL, || {
+            let file = File::open(disk::node(&other))?;
+            Ok(ids::of_disk(
+                other.logical_block_bytes,
+                &mut |from, length| {
+                    let mut bytes = vec![0; length];
+                    let read = file.read_at(&mut bytes, from)?;
+                    bytes.truncate(read);
+                    Ok(bytes)
+                },
+            ))
         });
-        if let Some((our, their)) = ids::shared(ours, &theirs) {
-            let name = match other.stable_name.is_empty() {
-                true => &other.kernel_name,
-                false => &other.stable_name,
-            };
+        // One that cannot be read has nothing to start from.
+        if let Ok(theirs) = theirs
+            && let Some((our, their)) = ids::shared(ours, &theirs)
+        {
             return Err(image::Error::Shared(format!(
-                "the image's {our} is also {their} of the disk {name}"
+                "the image's {our} is also {their} of the disk {}",
+                name(&other)
             )));
         }
     }
+    patience.asks(&target.map(name).unwrap_or_default());
     Ok(())
 }
 

@@ -13,7 +13,13 @@ use crate::facts::firmware::telling;
 use crate::facts::tree::Tree;
 use crate::journal::{Class, Entry};
 use crate::proto::{Command, Disk, DiskTarget, Event, EventBody, Message, ReceiptHead, Role};
-use crate::sys::block::Block;
+use crate::sys::block::{Block, CALL};
+use crate::sys::patience::{Lost, Patience};
+use crate::sys::stop::Stop;
+
+/// The reason when a disk does not answer, and what a person is told of it.
+pub const HANGS: &str = "DiskHangs";
+pub const NO_ANSWER: &str = "it does not answer any more: look into the kernel's log, restart the machine, or take the disk out";
 
 /// Whether a command's work may begin here: one of a kind that is done on orders needs a ramdisk, and a signed order for
 /// this node, of which this gives the id.
@@ -43,17 +49,55 @@ pub fn permit(
         .map_err(|refused| Outcome::Failed(refused.failure()))
 }
 
-/// The disk that is meant, held: nobody mounts or claims it from here on.
+/// The disk that is meant, held: nobody mounts or claims it from here on. There is `patience` for each call to it.
 ///
 /// # Errors
 /// It is not there, is another now, or is in use.
-pub fn hold(tree: &Tree, target: &DiskTarget) -> Result<(Disk, Block), Failure> {
-    let held = disk::find(tree, &disk::list(tree), target)
-        .and_then(|found| disk::hold(tree, &found).map(|block| (found, block)));
-    held.map_err(|refusal| {
-        let name = &target.stable_name;
-        Failure::new(refusal.word(), [name, ": ", &refusal.to_string()].concat())
-    })
+pub fn hold(patience: &Patience, target: &DiskTarget) -> Result<(Disk, Block), Failure> {
+    patience.asks(&target.stable_name);
+    let tree = Tree::new("/".as_ref());
+    let held = patience.during(CALL, || {
+        let found = disk::find(&tree, &disk::list(&tree), target);
+        Ok(found.and_then(|found| disk::hold(&tree, &found).map(|block| (found, block))))
+    });
+    match held {
+        Ok(Ok((found, block))) => Ok((found, block.with(patience))),
+        Ok(Err(refusal)) => {
+            let name = &target.stable_name;
+            let message = [name, ": ", &refusal.to_string()].concat();
+            Err(Failure::new(refusal.word(), message))
+        }
+        Err(error) => Err(explained(HANGS, &error)),
+    }
+}
+
+/// Does what asks a disk on a thread that is left behind when the disk hangs: `patience` sees what it asks. `work` is given its
+/// own way of being stopped.
+///
+/// # Errors
+/// It hangs, or there is no thread.
+pub fn apart<T: Send + 'static>(
+    context: &Context,
+    patience: &Patience,
+    work: impl FnOnce(&mut Context) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (mut its, halt) = with_own_stop(context)?;
+    let done = patience.run([&context.stop, &halt], move || work(&mut its));
+    done.map_err(left_behind)
+}
+
+fn with_own_stop(context: &Context) -> Result<(Context, Stop), Failure> {
+    let halt = Stop::new().map_err(|error| explained("InternalError", &error))?;
+    let mut its = context.clone();
+    its.stop = halt.clone();
+    Ok((its, halt))
+}
+
+fn left_behind(lost: Lost) -> Failure {
+    match lost {
+        Lost::Hangs(disk) => Failure::new(HANGS, [&disk, ": ", NO_ANSWER].concat()),
+        Lost::Thread(error) => explained("InternalError", &error),
+    }
 }
 
 /// Makes the order this command's own, so that it may write; the machine does not go down before what is given is dropped.

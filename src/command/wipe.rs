@@ -1,8 +1,10 @@
 //! `disks.wipe`: disks are wiped, side by side, on a one-time order; a signed receipt says how.
 //!
-//! Each disk is wiped by a child of its own: a disk that hangs holds up no other, and one failure stops none. What a
-//! disk was when its child was ended is not known any more, and told as that.
+//! Each disk is wiped by a child of its own: a disk that hangs holds up no other, is told as that, and one failure stops
+//! none. What a disk was when its child was ended is not known any more, and told as that.
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,8 +23,9 @@ use crate::proto::{
     WipedDisk,
 };
 use crate::sys::log::{self, Level, Value};
+use crate::sys::patience::Patience;
 use crate::sys::process::RunError;
-use crate::sys::random;
+use crate::sys::{random, thread};
 
 /// Disks of an order.
 const DISKS: usize = 64;
@@ -32,6 +35,8 @@ const RESERVE: Duration = Duration::from_secs(120);
 /// What a disk's own methods may take, and what is overwritten in a second at least.
 const COMMANDS: Duration = Duration::from_secs(12 * 3600);
 const SLOWEST: u64 = 20_000_000;
+/// How often it is looked whether a disk hangs.
+const LOOK: Duration = Duration::from_secs(1);
 /// Of a thread that waits for a child.
 const STACK: usize = 128 * 1024;
 
@@ -216,6 +221,9 @@ impl Wipe {
                 let message = "it was cancelled; what runs inside the disk goes on";
                 unknown(target, "Cancelled", message.to_owned())
             }
+            Err(RunError::Output(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                unknown(target, ordered::HANGS, ordered::NO_ANSWER.to_owned())
+            }
             Err(error @ RunError::TimedOut { .. }) => {
                 unknown(target, "TimedOut", explained("", &error).message)
             }
@@ -291,11 +299,27 @@ pub fn serve<W: io::Write>(
             gone = Some(error);
         }
     };
-    let wiped = wipe_target(target, &methods, seed, now_ms, &mut say);
+    let patience = Patience::default();
+    tell_when_it_hangs(patience.clone())?;
+    let wiped = wipe_target(target, &methods, seed, now_ms, &patience, &mut say);
     match gone {
         Some(error) => Err(error),
         None => parent.wiped(&wiped),
     }
+}
+
+/// The child cannot end then: the parent goes on without it.
+fn tell_when_it_hangs(patience: Patience) -> io::Result<()> {
+    // The thread that hangs has the way that all frames go locked, between two of them.
+    let own_way = io::stdout().as_fd().try_clone_to_owned()?;
+    let look = move || {
+        while patience.run_out().is_none() {
+            std::thread::sleep(LOOK);
+        }
+        // Without a parent there is nobody to tell.
+        let _ = Parent::new(File::from(own_way)).hangs();
+    };
+    thread::start("patience", Box::new(look))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

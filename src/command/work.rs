@@ -22,7 +22,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// A wait for an acknowledgement looks this often, for the few seconds it lasts.
 const ACK_LOOK: Duration = Duration::from_millis(50);
 
-/// A command at work, on its thread.
+/// A command at work, on its thread. Clones are the same command's.
+#[derive(Clone)]
 pub struct Context {
     pub id: Id,
     pub stop: Stop,
@@ -84,6 +85,7 @@ impl Context {
 }
 
 /// The way for progress, which is not kept: what comes too fast, or has no session, is dropped.
+#[derive(Clone)]
 pub struct Progress {
     id: Id,
     frames: Sender<NodeFrame>,

@@ -2,7 +2,8 @@
 //! argument. It yields to everybody, is the first to go when memory is short, and ends with who started it.
 //!
 //! What it says to its parent is frames on standard output: a tag of one byte, a length of four,
-//! little-endian, and a message: `p` a `CommandProgress`, `f` a `DiagFinding`, `w` a `WipedDisk`.
+//! little-endian, and a message: `p` a `CommandProgress`, `f` a `DiagFinding`, `w` a `WipedDisk`; or `h` and none: what it
+//! asks hangs, and it will not end by itself.
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
@@ -37,7 +38,8 @@ pub struct Done {
 /// Runs a child to its end.
 ///
 /// # Errors
-/// It could not be started, took longer than `within`, was stopped, or said what no child says.
+/// It could not be started, took longer than `within`, was stopped, or said what no child says. [`Output`](RunError::Output)
+/// of the kind `TimedOut`: it said that what it asks hangs.
 pub fn run(
     arguments: &[&str],
     within: Duration,
@@ -66,13 +68,19 @@ fn follow(
     let (mut findings, mut wiped) = (Vec::new(), None);
     let ended = run.run(&mut |bytes| {
         let nonsense = || io::Error::other("it says what no child of bcd says");
+        let mut hangs = false;
         let mut take = |said| match said {
+            Said::Hangs => hangs = true,
             Said::Progress(said) => progress(said),
             Said::Wiped(disk) => wiped = Some(*disk),
             Said::Finding(finding) if findings.len() < FINDINGS => findings.push(finding),
             Said::Finding(_) => {}
         };
-        frames.push(bytes, &mut take).ok_or_else(nonsense)
+        frames.push(bytes, &mut take).ok_or_else(nonsense)?;
+        match hangs {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(()),
+        }
     })?;
     Ok(Done {
         findings,
@@ -88,6 +96,7 @@ pub enum Said {
     Progress(CommandProgress),
     Finding(DiagFinding),
     Wiped(Box<WipedDisk>),
+    Hangs,
 }
 
 /// Frames as they come, in pieces.
@@ -111,6 +120,7 @@ impl Frames {
             take(match tag {
                 b'p' => Said::Progress(CommandProgress::decode(body).ok()?),
                 b'w' => Said::Wiped(Box::new(WipedDisk::decode(body).ok()?)),
+                b'h' if body.is_empty() => Said::Hangs,
                 b'f' => Said::Finding(DiagFinding::decode(body).ok()?),
                 _ => return None,
             });
@@ -151,6 +161,12 @@ impl<W: Write> Parent<W> {
     /// The parent is gone.
     pub fn wiped(&mut self, disk: &WipedDisk) -> io::Result<()> {
         self.say(b'w', &disk.encode_to_vec())
+    }
+
+    /// # Errors
+    /// The parent is gone.
+    pub fn hangs(&mut self) -> io::Result<()> {
+        self.say(b'h', &[])
     }
 
     fn say(&mut self, tag: u8, body: &[u8]) -> io::Result<()> {
@@ -230,6 +246,7 @@ mod tests {
             b"p\xff\xff\xff\xff",
             b"f\x01\0\0\0\xff",
             b"x\0\0\0\0",
+            b"h\x01\0\0\0 ",
         ] {
             assert_eq!(
                 Frames::default().push(bytes, &mut |_| ()),
@@ -257,13 +274,22 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_hangs_is_ended_in_its_time_and_one_that_lies_at_once() {
+    fn a_child_that_hangs_is_ended_in_its_time_and_one_that_lies_or_tells_it_at_once() {
         let begun = Instant::now();
         let script = format!("printf '{}'; sleep 600", octal(&said()));
         let hung = shell(&script, Duration::from_millis(300));
         assert!(matches!(hung, Err(RunError::TimedOut { .. })));
         let lied = shell("echo hello, parent; sleep 600", Duration::from_secs(60));
-        assert!(matches!(lied, Err(RunError::Output(_))));
+        assert!(
+            matches!(lied, Err(RunError::Output(error)) if error.kind() != io::ErrorKind::TimedOut)
+        );
+        let mut told = Vec::new();
+        Parent::new(&mut told).hangs().unwrap();
+        let script = format!("printf '{}'; sleep 600", octal(&[said(), told].concat()));
+        let left = shell(&script, Duration::from_secs(60));
+        assert!(
+            matches!(left, Err(RunError::Output(error)) if error.kind() == io::ErrorKind::TimedOut)
+        );
         assert!(begun.elapsed() < Duration::from_secs(20));
         let script = format!("printf '{}'; kill -BUS $$", octal(&said()));
         let ended = shell(&script, Duration::from_secs(60)).unwrap();

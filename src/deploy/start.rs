@@ -108,12 +108,8 @@ impl Prepared {
 /// The partitions of a disk, and the way to their files.
 fn look(block: &Block, node: &Path, stop: &Stop) -> Result<(Vec<Volume>, Disk), Error> {
     let read = |from: u64, length: usize| {
-        let left = block.size().saturating_sub(from);
-        let length = length.min(usize::try_from(left).unwrap_or(length));
-        let mut bytes = vec![0; length];
-        let done = block.read(&mut bytes, from);
-        done.map(|()| bytes)
-            .map_err(|error| Error::Io("the disk", error))
+        let read = block.bytes(from, length);
+        read.map_err(|error| Error::Io("the disk", error))
     };
     let head = read(0, HEAD)?;
     let table = Table::read(&head, block.sector()).map_err(Error::Table)?;

@@ -2,12 +2,9 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::thread;
 
 use super::channel::channel;
-
-/// Stack of a blocking thread: name look-ups of the C library take tens of KiB.
-const STACK: usize = 256 * 1024;
+use crate::sys::thread;
 
 /// Why blocking work has no result.
 #[derive(Debug)]
@@ -56,12 +53,6 @@ where
     let work = move || {
         let _ = sender.try_send(work());
     };
-    start(name, Box::new(work)).map_err(BlockingError::NoThread)?;
+    thread::start(name, Box::new(work)).map_err(BlockingError::NoThread)?;
     receiver.recv().await.ok_or(BlockingError::Panicked)
-}
-
-/// Not generic: what starts a thread is in the program once.
-fn start(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-    let thread = thread::Builder::new().name(name.to_owned());
-    thread.stack_size(STACK).spawn(work).map(drop)
 }

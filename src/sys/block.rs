@@ -5,10 +5,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, major, minor};
 
+use super::memory::Region;
 use super::passthrough::Device;
+use super::patience::Patience;
 
 const BLKRRPART: libc::c_ulong = 0x125f;
 const BLKFLSBUF: libc::c_ulong = 0x1261;
@@ -18,6 +21,10 @@ const BLKDISCARD: libc::c_ulong = 0x1277;
 const BLKSECDISCARD: libc::c_ulong = 0x127d;
 const BLKZEROOUT: libc::c_ulong = 0x127f;
 
+/// What any one call may take: longer than the six tries of 30 s that the kernel makes with a SCSI disk.
+pub const CALL: Duration = Duration::from_secs(200);
+/// What a [`Region`] has at least.
+const PAGE: usize = 4096;
 /// Of a plain file.
 const SECTOR: u32 = 512;
 
@@ -28,6 +35,7 @@ pub struct Block {
     size: u64,
     sector: u32,
     is_device: bool,
+    patience: Patience,
 }
 
 impl Block {
@@ -56,6 +64,7 @@ impl Block {
                 size: metadata.len(),
                 sector: SECTOR,
                 is_device: false,
+                patience: Patience::default(),
                 file,
             });
         }
@@ -68,8 +77,20 @@ impl Block {
             size,
             sector: u32::try_from(sector).unwrap_or(SECTOR).max(SECTOR),
             is_device: true,
+            patience: Patience::default(),
             file,
         })
+    }
+
+    /// The same disk, for each call to which there is `patience`.
+    #[must_use]
+    pub fn with(self, patience: &Patience) -> Self {
+        let patience = patience.clone();
+        Self { patience, ..self }
+    }
+
+    fn call<T>(&self, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.patience.during(CALL, call)
     }
 
     /// In bytes.
@@ -85,13 +106,32 @@ impl Block {
     /// # Errors
     /// The kernel's; what was written until then is not known.
     pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, at)
+        self.call(|| self.file.write_all_at(bytes, at))
     }
 
     /// # Errors
     /// The kernel's, and the disk's end.
     pub fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        self.file.read_exact_at(bytes, at)
+        self.call(|| self.file.read_exact_at(bytes, at))
+    }
+
+    /// Bytes from anywhere on the disk, as many as there are up to its end.
+    ///
+    /// # Errors
+    /// The kernel's, or there is no memory.
+    pub fn bytes(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
+        let sector = u64::from(self.sector);
+        let last = self.size / sector * sector;
+        let begin = (at / sector * sector).min(last);
+        let end = at.saturating_add(length as u64).min(last);
+        let whole = usize::try_from(end.next_multiple_of(sector).saturating_sub(begin));
+        let whole = whole.map_err(io::Error::other)?;
+        let mut region = Region::new(whole.next_multiple_of(PAGE).max(PAGE))?;
+        let read = region.bytes_mut().get_mut(..whole).unwrap_or_default();
+        self.read(read, begin)?;
+        let skip = usize::try_from(at - begin).unwrap_or(whole);
+        let left = read.get(skip..).unwrap_or_default();
+        Ok(left.get(..length).unwrap_or(left).to_vec())
     }
 
     /// Has the range read as zeros, by the disk's own means if it has some (NVMe Write Zeroes, WRITE SAME).
@@ -100,12 +140,8 @@ impl Block {
     /// The kernel's.
     pub fn zero(&self, at: u64, length: u64) -> io::Result<()> {
         if !self.is_device {
-            return Ok(fallocate(
-                &self.file,
-                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                at,
-                length,
-            )?);
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            return self.call(|| Ok(fallocate(&self.file, hole, at, length)?));
         }
         self.range(BLKZEROOUT, at, length)
     }
@@ -124,7 +160,9 @@ impl Block {
     fn range(&self, request: libc::c_ulong, at: u64, length: u64) -> io::Result<()> {
         let range = [at, length];
         // SAFETY: the kernel reads two u64, which live through the call.
-        check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, range.as_ptr()) })
+        self.call(|| {
+            check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, range.as_ptr()) })
+        })
     }
 
     /// The device's number, as the kernel's files have it: `MAJOR:MINOR`.
@@ -149,7 +187,7 @@ impl Block {
     /// # Errors
     /// The kernel's: something written may be lost.
     pub fn flush(&self) -> io::Result<()> {
-        self.file.sync_all()?;
+        self.call(|| self.file.sync_all())?;
         self.plain(BLKFLSBUF)
     }
 
@@ -166,7 +204,7 @@ impl Block {
             return Ok(());
         }
         // SAFETY: these requests take no argument.
-        check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, 0) })
+        self.call(|| check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, 0) }))
     }
 }
 
@@ -181,7 +219,6 @@ fn check(done: i32) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::sys::fs::tests::scratch;
-    use crate::sys::memory::Region;
 
     #[test]
     fn what_is_written_is_read_again_and_zeros_are_zeros() {
@@ -202,6 +239,32 @@ mod tests {
         assert!(written.iter().all(|b| *b == 7) && zeroed.iter().all(|b| *b == 0));
         assert!(block.read(region.bytes_mut(), (1 << 20) - 4096).is_err());
         assert!(Block::open(&dir.join("none")).is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn bytes_from_anywhere_end_with_the_disk() {
+        let dir = scratch("block-bytes");
+        let path = dir.join("disk");
+        // The last sector is not whole.
+        let image: Vec<u8> = (0..2560_u32 + 100).map(|n| (n / 10) as u8).collect();
+        std::fs::write(&path, &image).unwrap();
+        let block = Block::open(&path).unwrap();
+        for (at, length) in [
+            (0, 2560),
+            (0, 1),
+            (511, 2),
+            (1000, 1000),
+            (2559, 1),
+            (512, 512),
+        ] {
+            let bytes = block.bytes(at, length).unwrap();
+            assert_eq!(bytes, image[at as usize..at as usize + length]);
+        }
+        assert_eq!(block.bytes(2500, 4096).unwrap(), image[2500..2560]);
+        for at in [2560, 2660, 1 << 40, u64::MAX] {
+            assert!(block.bytes(at, 4096).unwrap().is_empty(), "{at}");
+        }
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

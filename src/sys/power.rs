@@ -18,9 +18,13 @@ use rustix::system::RebootCommand;
 
 use super::process::{Run, RunError, find};
 use super::stop::Stop;
+use super::thread;
 
 /// `systemctl reboot` only queues a job.
 const ASKING: Duration = Duration::from_secs(60);
+
+/// Disks get this long to take what is theirs: one that hangs never does.
+const FLUSHING: Duration = Duration::from_secs(60);
 
 /// How much is read of what logind lists.
 const LIST: usize = 64 * 1024;
@@ -47,7 +51,7 @@ pub enum RebootError {
 pub fn reboot(stop: &Stop) -> Result<(), RebootError> {
     // sd_booted(3): this directory is there when systemd is PID 1.
     if !Path::new("/run/systemd/system").is_dir() {
-        rustix::fs::sync();
+        flush();
         return rustix::system::reboot(RebootCommand::Restart)
             .map_err(|error| RebootError::Kernel(error.into()));
     }
@@ -84,7 +88,7 @@ pub enum Ending {
 /// # Errors
 /// The machine stays up. It returns for no other reason.
 pub fn end(ending: Ending) -> io::Error {
-    rustix::fs::sync();
+    flush();
     let command = match ending {
         Ending::Kexec => RebootCommand::Kexec,
         Ending::Restart => RebootCommand::Restart,
@@ -96,6 +100,22 @@ pub fn end(ending: Ending) -> io::Error {
             std::thread::park();
         },
         Err(error) => error.into(),
+    }
+}
+
+/// Has the disks take what was written to them, as far as they do.
+fn flush() {
+    let Ok(done) = Stop::new() else {
+        return rustix::fs::sync();
+    };
+    let said = done.clone();
+    let flush = move || {
+        rustix::fs::sync();
+        said.say();
+    };
+    match thread::start("flush", Box::new(flush)) {
+        Ok(()) => drop(done.wait(FLUSHING)),
+        Err(_) => rustix::fs::sync(),
     }
 }
 

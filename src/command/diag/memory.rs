@@ -507,7 +507,7 @@ mod tests {
         let mut take = |said| match said {
             worker::Said::Finding(found) => finding = Some(found),
             worker::Said::Progress(said) => progress = said.percent,
-            worker::Said::Wiped(_) => {}
+            worker::Said::Wiped(_) | worker::Said::Hangs => {}
         };
         worker::Frames::default().push(&bytes, &mut take).unwrap();
         let finding = finding.unwrap();

@@ -98,24 +98,17 @@ impl Written {
 
     /// What the disk will be found by.
     pub fn names(&self, disk: &Block) -> Vec<Name> {
-        let sector = u64::from(disk.sector());
+        let size = disk.size();
         ids::of_disk(disk.sector(), &mut |from, length| {
-            let there = disk.size().saturating_sub(from).min(length as u64);
-            let whole = usize::try_from(there / sector * sector).unwrap_or(0);
-            let mut region = Region::new(whole.next_multiple_of(SECTOR))?;
-            let bytes = region.bytes_mut().get_mut(..whole).unwrap_or_default();
             match usize::try_from(from).ok().filter(|from| *from < HEAD) {
                 // It is not on the disk yet.
                 Some(from) => {
-                    let known = self.head.bytes().get(from..).unwrap_or_default();
-                    bytes
-                        .iter_mut()
-                        .zip(known)
-                        .for_each(|(to, from)| *to = *from);
+                    let there = usize::try_from(size).unwrap_or(HEAD).min(HEAD);
+                    let known = self.head.bytes().get(from..there).unwrap_or_default();
+                    Ok(known.get(..length).unwrap_or(known).to_vec())
                 }
-                None => disk.read(bytes, from)?,
+                None => disk.bytes(from, length),
             }
-            Ok(bytes.to_vec())
         })
     }
 }

@@ -7,9 +7,10 @@ use super::{Drive, Plan, Way, wipe};
 use crate::deploy::disk;
 use crate::facts::tree::Tree;
 use crate::proto::{DiskTarget, WipeMethod, WipeOutcome, WipedDisk};
-use crate::sys::block::Block;
+use crate::sys::block::{Block, CALL};
 use crate::sys::memory::Region;
 use crate::sys::passthrough::{Admin, Answer, Data, Device};
+use crate::sys::patience::Patience;
 
 /// Names in a directory of a disk.
 const NAMES: usize = 1024;
@@ -19,6 +20,7 @@ const WRITE: u64 = 1024 * 1024;
 struct Claimed {
     disk: Block,
     commands: Device,
+    patience: Patience,
     /// Unix time in milliseconds, and the clock then.
     begun: (i64, Instant),
     /// The kernel zeroes ranges of this disk.
@@ -27,7 +29,9 @@ struct Claimed {
 
 impl Drive for Claimed {
     fn nvme(&self, admin: Admin, data: &mut [u8], within: Duration) -> io::Result<u16> {
-        self.commands.nvme_admin(admin, data, within)
+        self.patience.during(within + CALL, || {
+            self.commands.nvme_admin(admin, data, within)
+        })
     }
 
     fn namespace(&self) -> io::Result<u32> {
@@ -35,7 +39,8 @@ impl Drive for Claimed {
     }
 
     fn scsi(&self, cdb: &[u8], data: Data<'_>, within: Duration) -> io::Result<Answer> {
-        self.commands.scsi(cdb, data, within)
+        self.patience
+            .during(within + CALL, || self.commands.scsi(cdb, data, within))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -99,12 +104,13 @@ pub fn refused(target: DiskTarget, reason: &str, message: String) -> WipedDisk {
 }
 
 /// Finds the disk that `target` means, claims it, and wipes it by `methods` (none: all). `now_ms` is the time now, for
-/// the receipt.
+/// the receipt; `patience` sees each call to the disk.
 pub fn wipe_target(
     target: DiskTarget,
     methods: &[WipeMethod],
     seed: [u8; 8],
     now_ms: i64,
+    patience: &Patience,
     say: &mut dyn FnMut(u32, &str),
 ) -> WipedDisk {
     let tree = Tree::new("/".as_ref());
@@ -113,13 +119,19 @@ pub fn wipe_target(
         Err(refusal) => return refused(target, refusal.word(), refusal.to_string()),
     };
     let base = ["sys/block/", &found.kernel_name].concat();
-    let claimed = disk::hold(&tree, &found).and_then(|disk| {
+    let held = patience.during(CALL, || Ok(disk::hold(&tree, &found)));
+    let held = held.unwrap_or_else(|error| {
+        let name = found.kernel_name.clone();
+        Err(disk::Refusal::NotOpened(name, error.to_string()))
+    });
+    let claimed = held.and_then(|disk| {
         let commands = disk.passthrough().map_err(|error| {
             disk::Refusal::NotOpened(found.kernel_name.clone(), error.to_string())
         })?;
         Ok(Claimed {
             commands,
-            disk,
+            disk: disk.with(patience),
+            patience: patience.clone(),
             begun: (now_ms, Instant::now()),
             zeroes: Cell::new(true),
         })
