@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from lab import wait_for
 from qemu.discovery import FIRST
 
 MIB = 1 << 20
@@ -107,3 +108,7 @@ def deploy(dev, name, url, *more, check=True):
 
 def receipt(dev, command):
     return dev.json("receipts", "show", command["params"]["order"])
+
+
+def over(dev, id, seconds=120):
+    return wait_for("the command's end", lambda: (lambda c: c if c["over"] else None)(dev.json("commands", "show", id)), seconds)

@@ -149,6 +149,15 @@ def nvme(path, serial, *device):
             "-device", ",".join([f"nvme,drive={serial},serial={serial}", *device])]
 
 
+def drive(path, name, *options):
+    return ["-drive", ",".join([f"file={path},if=none,id={name},format=raw,cache=writethrough", *options])]
+
+
+def virtio(path, serial, *options, device=()):
+    return [*drive(path, serial, *options), "-device",
+            ",".join([f"virtio-blk-pci,drive={serial},serial={serial}", *device])]
+
+
 def user_network(name, mac, *more, options="", model="virtio-net-pci"):
     """A NIC on QEMU's own network: its DHCP server gives 10.0.2.15, the host is 10.0.2.2."""
     return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"{model},netdev={name},mac={mac},romfile=", *more])]

@@ -8,8 +8,8 @@ import pytest
 from gateway_api import call
 from lab import wait_for
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
-from qemu.images import MIB, SIZE, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
-from qemu.machine import user_network
+from qemu.images import MIB, SIZE, deploy, disk, images, make, over, receipt, run, sha256  # noqa: F401
+from qemu.machine import drive, user_network
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -17,18 +17,10 @@ OLD = b"\xee" * MIB
 SLOW = "throttling.bps-read=6000000"
 
 
-def drive(path, name, *options):
-    return ["-drive", ",".join([f"file={path},if=none,id={name},format=raw,cache=writethrough", *options])]
-
-
 def ordered(dev, name, url, digest):
     """The id of a command that goes on while the test does."""
     done = dev.run("machines", "deploy", FIRST, "--disk", name, "--image", url, "--sha256", digest, "--yes", "--json")
     return json.loads(done.stdout)["command"]["id"]
-
-
-def over(dev, id):
-    return wait_for("the command's end", lambda: (lambda c: c if c["over"] else None)(dev.json("commands", "show", id)), 120)
 
 
 def nonzero(path, begin, end):

@@ -7,7 +7,7 @@ import pytest
 
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
 from qemu.images import MIB, run
-from qemu.machine import TOLERANT, nvme, uefi, user_network
+from qemu.machine import TOLERANT, nvme, uefi, user_network, virtio
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -115,8 +115,8 @@ def test_what_a_loader_would_start_is_started(machine, dev, kernel, deploying, s
     is_uefi = loader == "systemd-boot"
     disk = systemd_boot(tmp_path, "disk", system) if is_uefi else extlinux(tmp_path, system)
     guest = machine(
-        parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), *nvme(disk, "DISK"),
-        *(uefi(tmp_path / "vars.fd") if is_uefi else []), boots=(kernel / "vmlinuz", deploying), memory=1024)
+        parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST),
+        *([*nvme(disk, "DISK"), *uefi(tmp_path / "vars.fd")] if is_uefi else virtio(disk, "DISK")), boots=(kernel / "vmlinuz", deploying), memory=1024)
     guest.wait_for(JOINED, 400)
     started = boots(dev, disks(dev)["DISK"], "--append", "lab.appended")
     result = started["result"]

@@ -11,7 +11,7 @@ import pytest
 
 from lab import clean_env, wait_for
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters
-from qemu.machine import user_network
+from qemu.machine import drive, user_network, virtio
 
 pytestmark = pytest.mark.timeout(580)
 
@@ -42,15 +42,6 @@ def left(path):
     """What of the tenant is in a disk's image."""
     data = path.read_bytes()
     return [mark for mark in (TENANT, b"EFI PART", b"LABELONE", b"_BHRfS_M", struct.pack("<I", 0xa92b4efc)) if mark in data]
-
-
-def drive(path, name, *options):
-    return ["-drive", ",".join([f"file={path},if=none,id={name},format=raw,cache=writethrough", *options])]
-
-
-def virtio(path, serial, *options, device=()):
-    return [*drive(path, serial, *options), "-device",
-            ",".join([f"virtio-blk-pci,drive={serial},serial={serial}", *device])]
 
 
 def better_compute(dev, *arguments):
