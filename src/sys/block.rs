@@ -159,8 +159,8 @@ impl Block {
 
     fn range(&self, request: libc::c_ulong, at: u64, length: u64) -> io::Result<()> {
         let range = [at, length];
-        // SAFETY: the kernel reads two u64, which live through the call.
         self.call(|| {
+            // SAFETY: the kernel reads two u64, which live through the call.
             check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, range.as_ptr()) })
         })
     }
@@ -203,8 +203,10 @@ impl Block {
         if !self.is_device {
             return Ok(());
         }
-        // SAFETY: these requests take no argument.
-        self.call(|| check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, 0) }))
+        self.call(|| {
+            // SAFETY: these requests take no argument.
+            check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, 0) })
+        })
     }
 }
 
