@@ -1,7 +1,6 @@
 //! The edge: a task that writes what the ledger says, gives work a thread, and waits for what comes
 //! next. While there is nothing to do it waits for a command alone, without a timer.
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -97,7 +96,8 @@ pub struct Engine {
     seen: Rc<RefCell<Seen>>,
     inbox: Receiver<Input>,
     to_inbox: Sender<Input>,
-    stops: BTreeMap<Id, Stop>,
+    /// Of the few that run.
+    stops: Vec<(Id, Stop)>,
     /// How often the journal did not take what must be written, and when to try again.
     retry: Option<(u32, Instant)>,
     /// Commands that the journal could not take, and whether an upgrade was required; given to it again then.
@@ -141,7 +141,7 @@ impl Engine {
             seen: commands.seen.clone(),
             inbox,
             to_inbox,
-            stops: BTreeMap::new(),
+            stops: Vec::new(),
             retry: None,
             turned_away: Vec::new(),
             lost,
@@ -256,7 +256,7 @@ impl Engine {
     }
 
     async fn ended(&mut self, id: Id, kind: &'static Kind, outcome: Outcome) {
-        self.stops.remove(&id);
+        self.stops.retain(|(of, _)| *of != id);
         self.ledger.work_ended(kind);
         if self.ledger.is_done(id) {
             // It was given up meanwhile: nobody will ask for what it put out.
@@ -273,7 +273,7 @@ impl Engine {
         match self.ledger.event(id, event, self.parts.clocks.now()) {
             Todo::Nothing => {}
             Todo::Stop(id) => {
-                if let Some(stop) = self.stops.get(&id) {
+                if let Some((_, stop)) = self.stops.iter().find(|(of, _)| *of == id) {
                     stop.say();
                 }
             }
@@ -364,7 +364,7 @@ impl Engine {
         let node = (parts.role, &*parts.node_id);
         let order = ordered::permit(kind, command, node, &(parts.signers)(), trusted_ms)?;
         let stop = Stop::new().map_err(|error| failed(&error))?;
-        self.stops.insert(id, stop.clone());
+        self.stops.push((id, stop.clone()));
         Ok(Context {
             id,
             stop,
@@ -409,7 +409,7 @@ impl Engine {
 impl Drop for Engine {
     /// What runs has no one left to tell: it stops, and the next start says that it was interrupted.
     fn drop(&mut self) {
-        for stop in self.stops.values() {
+        for (_, stop) in &self.stops {
             stop.say();
         }
     }
