@@ -304,7 +304,7 @@ fn alone(patience: &Patience, ours: &[Name], target: Option<&Disk>) -> Result<()
 }
 
 fn note(receipt: &mut DeployReceipt, written: &Written) {
-    receipt.from = written.from.to_string();
+    receipt.from.clone_from(&written.from);
     receipt.resumed = written.resumed;
     receipt.sha256 = written.packed.sha256.to_vec();
     receipt.size_bytes = written.packed.size;

@@ -13,7 +13,7 @@ use super::kinds::explained;
 use super::machine::Failure;
 use crate::crypto::digest::Sha256;
 use crate::proto::OutputChunk;
-use crate::sys::fs::{DataFile, Dir, Error};
+use crate::sys::fs::{DataFile, Dir, Error, entries};
 
 /// Of all outputs together.
 const ALL: u64 = 64 * 1024 * 1024;
@@ -141,7 +141,7 @@ impl Outputs {
         let Ok(dir) = Dir::open(&self.path) else {
             return;
         };
-        let Ok(entries) = std::fs::read_dir(&self.path) else {
+        let Ok(entries) = entries(&self.path) else {
             return;
         };
         for entry in entries.flatten() {
@@ -160,7 +160,7 @@ impl Outputs {
     }
 
     fn sizes(&self) -> impl Iterator<Item = u64> {
-        let entries = std::fs::read_dir(&self.path).into_iter().flatten();
+        let entries = entries(&self.path).into_iter().flatten();
         let unfinished = |entry: &std::fs::DirEntry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();

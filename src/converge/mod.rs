@@ -12,7 +12,6 @@
     clippy::panic
 )]
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -116,8 +115,8 @@ struct Engine {
     generation: Cell<u64>,
     /// A newer one, not on the disk yet.
     newest: RefCell<Option<Signed>>,
-    /// The last report of each section, as the disk has it.
-    reported: RefCell<BTreeMap<String, SectionStatus>>,
+    /// The last report of each section, as the disk has it, by their names' order.
+    reported: RefCell<Vec<SectionStatus>>,
     bell: channel::Sender<()>,
     rung: RefCell<Option<channel::Receiver<()>>>,
 }
@@ -126,14 +125,15 @@ impl Converge {
     /// An engine that goes on where the one before it stopped: `entries` is what the journal holds.
     pub fn new(journal: Journal, entries: &[Keyed], configured: Configured) -> Self {
         let mut held = None;
-        let mut reported = BTreeMap::new();
+        let mut reported = Vec::new();
         for entry in entries {
             match (entry.kind, entry.key.strip_prefix(REPORT)) {
                 (Kind::Spec, _) if entry.key == SPEC => held = kept(&entry.value),
                 (Kind::Mark, Some(name)) => {
                     // One that does not decode is reported anew.
-                    if let Ok(status) = SectionStatus::decode(&entry.value) {
-                        reported.insert(name.to_owned(), status);
+                    if let Ok(mut status) = SectionStatus::decode(&entry.value) {
+                        name.clone_into(&mut status.section);
+                        put(&mut reported, status);
                     }
                 }
                 _ => {}
@@ -160,7 +160,7 @@ impl Converge {
 
     /// The last report of each section, as the disk has it.
     pub fn sections(&self) -> Vec<SectionStatus> {
-        self.0.reported.borrow().values().cloned().collect()
+        self.0.reported.borrow().clone()
     }
 
     /// Takes a spec, in the place of one that is not stored yet.
@@ -252,8 +252,8 @@ impl Engine {
         }
         let gone: Vec<String> = {
             let reported = self.reported.borrow();
-            let gone = reported.keys().filter(|name| !there(name));
-            gone.cloned().collect()
+            let names = reported.iter().map(|told| &told.section);
+            names.filter(|name| !there(name)).cloned().collect()
         };
         let mut statuses = Vec::with_capacity(spec.sections.len());
         for section in spec.sections {
@@ -276,7 +276,7 @@ impl Engine {
         self.journal.commit(entries.collect()).await?;
         self.reported
             .borrow_mut()
-            .retain(|name, _| !gone.contains(name));
+            .retain(|told| !gone.contains(&told.section));
         Ok(())
     }
 
@@ -307,12 +307,12 @@ impl Engine {
         let applied = match rt::select(work.as_mut(), rt::sleep(LASTS)).await {
             Either::Left(applied) => applied,
             Either::Right(()) => {
-                let told = self
+                let is_told = self
                     .reported
                     .borrow()
-                    .get(&name)
-                    .map(|told| told.generation);
-                if told != Some(generation) {
+                    .iter()
+                    .any(|told| told.section == name && told.generation == generation);
+                if !is_told {
                     let mut statuses = before.to_vec();
                     statuses.push(status(SectionState::PENDING, "", String::new()));
                     // Best effort: a disk that takes nothing now is tried with the end of it.
@@ -332,7 +332,7 @@ impl Engine {
     async fn report(&self, statuses: Vec<SectionStatus>) -> Result<(), JournalError> {
         let news: Vec<SectionStatus> = {
             let reported = self.reported.borrow();
-            let news = |status: &SectionStatus| reported.get(&status.section) != Some(status);
+            let news = |status: &SectionStatus| !reported.contains(status);
             statuses.into_iter().filter(news).collect()
         };
         if news.is_empty() {
@@ -341,8 +341,7 @@ impl Engine {
         self.journal.commit(entries(&news)).await?;
         for status in news {
             said(&status);
-            let name = status.section.clone();
-            self.reported.borrow_mut().insert(name, status);
+            put(&mut self.reported.borrow_mut(), status);
         }
         Ok(())
     }
@@ -368,6 +367,15 @@ fn kept(value: &[u8]) -> Option<Signed> {
             );
             None
         }
+    }
+}
+
+/// Puts a report in the place of the one before it.
+fn put(reported: &mut Vec<SectionStatus>, status: SectionStatus) {
+    let at = reported.partition_point(|told| told.section < status.section);
+    match reported.get_mut(at) {
+        Some(told) if told.section == status.section => *told = status,
+        _ => reported.insert(at, status),
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::gpt::Partition;
+use crate::sys;
 
 /// What firmware shows for it.
 pub const LABEL: &str = "better-compute";
@@ -128,7 +129,7 @@ pub fn plan(entries: &[(u16, String)], order: &[u16]) -> Option<Plan> {
 /// The firmware does not take it, or does not have it then.
 pub fn install(directory: &Path, option: &[u8]) -> Result<Plan, Error> {
     let mut entries = Vec::new();
-    let listed = fs::read_dir(directory).map_err(|error| failed("list", "variables", error))?;
+    let listed = sys::fs::entries(directory).map_err(|error| failed("list", "variables", error))?;
     for name in listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
         let number = name
             .strip_prefix("Boot")

@@ -1,12 +1,13 @@
 //! Files that were set aside, or that a crash left.
 use super::{Seen, Verdict, look_again};
+use crate::sys::fs::entries;
 
 /// Names that are told; of more only the count.
 const TOLD: usize = 8;
 
 pub(super) fn run(seen: &mut Seen<'_>) -> Verdict {
     let shown = seen.data_dir.display();
-    let entries = match std::fs::read_dir(&seen.data_dir) {
+    let entries = match entries(&seen.data_dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Verdict::ok(format!("none: {shown} is missing"));

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::sys::fs::entries;
 use crate::sys::log::is_unseen;
 
 /// The longest text taken from a machine, in bytes; docs/protocol.md refuses longer ones.
@@ -75,7 +76,7 @@ impl Tree {
     /// # Errors
     /// It is missing or cannot be read.
     pub fn names(&self, path: &str, max: usize) -> io::Result<Vec<String>> {
-        let mut names: Vec<String> = std::fs::read_dir(self.path(path))?
+        let mut names: Vec<String> = entries(&self.path(path))?
             .take(max)
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| clean(name.as_bytes()) == *name)

@@ -47,6 +47,19 @@ pub enum Kind {
     Other,
 }
 
+/// The entries of a directory, whatever signals come: the library's own passes on `EINTR`.
+///
+/// # Errors
+/// The kernel's.
+pub fn entries(path: &Path) -> std::io::Result<std::fs::ReadDir> {
+    loop {
+        match std::fs::read_dir(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 impl Dir {
     /// Opens the directory at `path`.
     ///

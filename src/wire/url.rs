@@ -111,6 +111,49 @@ impl Url {
         })
     }
 
+    /// Where `reference` leads from here (RFC 3986, 5.2): another URL, or a part of one. Its fragment is left out.
+    ///
+    /// # Errors
+    /// As for a URL.
+    pub fn join(&self, reference: &str) -> Result<Url, UrlError> {
+        let reference = reference.split('#').next().unwrap_or_default();
+        let (head, _) = reference.split_once(['/', '?']).unwrap_or((reference, ""));
+        let (path, _) = self.path.split_once('?').unwrap_or((&self.path, ""));
+        let (directory, _) = path.rsplit_once('/').unwrap_or_default();
+        let scheme = if self.https { "https:" } else { "http:" };
+        let whole = match reference {
+            // A scheme.
+            _ if head.contains(':') => reference.to_owned(),
+            _ if reference.starts_with("//") => [scheme, reference].concat(),
+            _ if reference.starts_with('/') => [&self.origin(), reference].concat(),
+            "" => [&self.origin(), self.path.as_str()].concat(),
+            _ if reference.starts_with('?') => [&self.origin(), path, reference].concat(),
+            _ => [&self.origin(), directory, "/", reference].concat(),
+        };
+        let mut url = Self::parse(&whole)?;
+        let (path, query) = match url.path.find('?') {
+            Some(at) => url.path.split_at(at),
+            None => (url.path.as_str(), ""),
+        };
+        let mut segments = Vec::new();
+        let mut rest = path.split('/').skip(1).peekable();
+        while let Some(segment) = rest.next() {
+            match segment {
+                "." | ".." => {
+                    if segment == ".." {
+                        segments.pop();
+                    }
+                    if rest.peek().is_none() {
+                        segments.push("");
+                    }
+                }
+                segment => segments.push(segment),
+            }
+        }
+        url.path = ["/", &segments.join("/"), query].concat();
+        Ok(url)
+    }
+
     /// Host and port as in a `Host` header: brackets around IPv6, the scheme's own port left out.
     pub fn authority(&self) -> String {
         authority(&self.host, self.port, self.https)
@@ -220,6 +263,40 @@ impl fmt::Display for Url {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn references_are_resolved() {
+        let base = Url::parse("https://[::1]:8443/a/b/c?q").unwrap();
+        for (reference, whole) in [
+            ("", "https://[::1]:8443/a/b/c?q"),
+            ("#f", "https://[::1]:8443/a/b/c?q"),
+            ("d", "https://[::1]:8443/a/b/d"),
+            ("d?x/../y#f", "https://[::1]:8443/a/b/d?x/../y"),
+            ("./d/", "https://[::1]:8443/a/b/d/"),
+            ("../d", "https://[::1]:8443/a/d"),
+            ("..", "https://[::1]:8443/a/"),
+            ("../../../../d", "https://[::1]:8443/d"),
+            ("/d:e/./f", "https://[::1]:8443/d:e/f"),
+            ("?y", "https://[::1]:8443/a/b/c?y"),
+            ("//other/x", "https://other/x"),
+            ("http://other:81?y", "http://other:81/?y"),
+        ] {
+            assert_eq!(
+                base.join(reference).unwrap().to_string(),
+                whole,
+                "{reference}"
+            );
+        }
+        for (reference, error) in [
+            ("mailto:x", UrlError::Scheme),
+            ("ftp://x/", UrlError::Scheme),
+            ("/a b", UrlError::Characters),
+            ("//u@h/", UrlError::UserInfo),
+            ("//", UrlError::Host),
+        ] {
+            assert_eq!(base.join(reference).unwrap_err(), error, "{reference}");
+        }
+    }
 
     #[test]
     fn urls_are_read_and_written() {

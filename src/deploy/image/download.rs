@@ -3,36 +3,41 @@
 //!
 //! What came is not fetched again: the rest is asked for by its range. Whether the rest belongs to what came is the
 //! pinned digest's to say; without one the server's own word (`ETag`, `Last-Modified`) must be the same. A server that
-//! knows no ranges begins anew, and what is known is passed over.
+//! knows no ranges begins anew, and what is known is passed over. What a source claims of the length binds nobody but its
+//! own answer.
+use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::attest::roots;
 use crate::crypto::digest::{self, Sha256};
+use crate::facts::tree::clean;
 use crate::rt::backoff::Backoff;
 use crate::rt::channel::{Receiver, Sender};
 use crate::rt::{self, Either, Readiness};
 use crate::sys::log::{self, Level, Value};
 use crate::sys::random;
 use crate::sys::stop::Stop;
-use crate::wire::http1::client::{self, Answer, HttpError, Request, Waits};
+use crate::wire::http1::client::{self, Answer, Cause, HttpError, Request, Waits};
 use crate::wire::url::Url;
 
 /// Of a piece that is handed on.
 const PIECE: usize = 64 * 1024;
 const REDIRECTS: usize = 5;
-/// Tries in a row that bring next to nothing, and what is more than that.
+/// Tries in a row that bring next to nothing, and what is more than that; a source that has another behind it brings as
+/// much in the time that it keeps us waiting.
 const TRIES: u32 = 6;
 const PROGRESS: u64 = 1024 * 1024;
+const PROGRESS_IN: Duration = Duration::from_secs(60);
 const WAIT: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
 
 /// What is known of bytes beforehand.
@@ -55,14 +60,16 @@ pub struct Gauge {
     pub bytes: AtomicU64,
     /// 0: not known.
     pub total: AtomicU64,
+    /// The source whose answer it begins with, counted from 1; 0: none.
+    pub source: AtomicUsize,
 }
 
 /// A download that came to its end.
 #[derive(Debug)]
 pub struct Downloaded {
     pub packed: Measured,
-    /// The source the last of it came from.
-    pub from: Url,
+    /// Where the last of it came from, without a query.
+    pub from: String,
     /// How often it went on after a break.
     pub resumed: u32,
 }
@@ -79,18 +86,32 @@ pub enum Error {
     /// No answer, or its end did not come.
     Http(String, HttpError),
     Status(String, u16),
+    /// It leads on too often; and where to, when that is no URL.
     Redirects(String),
+    Location(String, String),
+    /// It ended before its end, in bytes.
+    Cut {
+        from: String,
+        at: u64,
+        total: u64,
+    },
+    /// It keeps us waiting, and another source does not.
+    Slow(String),
+    /// It is packed in a way that nobody asked for.
+    Encoding(String),
     /// The answer is about another range than was asked for.
     Range(String),
     /// It is another file than it was when the download began.
     Changed(String),
     /// It has another length.
     Size {
+        from: String,
         expected: u64,
         found: u64,
     },
     /// It has another digest.
     Digest {
+        from: String,
         expected: [u8; 32],
         found: [u8; 32],
     },
@@ -119,9 +140,22 @@ struct Known {
     /// What was not handed on yet.
     piece: Vec<u8>,
     used: Receiver<Vec<u8>>,
+    /// How long it is: by the order, or else by the answer that is read.
     total: Option<u64>,
     /// The server's word for what it serves.
     validator: Option<String>,
+    /// How often an answer went on where another broke off.
+    resumed: u32,
+}
+
+/// One of the sources.
+struct Source<'a> {
+    url: &'a Url,
+    /// Counted from 1.
+    nth: usize,
+    has_next: bool,
+    /// What all of them trust, once one is `https://`.
+    tls: &'a RefCell<Option<Arc<ClientConfig>>>,
 }
 
 /// Whether it is worth another try with the same source.
@@ -149,41 +183,39 @@ impl Download<'_> {
     }
 
     async fn any_source(&self, used: Receiver<Vec<u8>>) -> Result<Downloaded, Error> {
-        let tls = match self.sources.iter().any(|source| source.https) {
-            true => Some(Arc::new(roots::tls(None).map_err(Error::Roots)?)),
-            false => None,
-        };
         let mut known = Known {
             digest: Sha256::new(),
             at: 0,
             piece: Vec::with_capacity(PIECE),
             used,
-            total: self.expected.size,
+            total: None,
             validator: None,
+            resumed: 0,
         };
-        let (mut resumed, mut failures, mut last) = (0, 0, Error::Stopped);
-        let mut sources = self.sources.iter().peekable();
-        while let Some(source) = sources.peek() {
+        let tls = RefCell::new(None);
+        let (mut failures, mut last) = (0, Error::Stopped);
+        let mut sources = self.sources.iter().enumerate().peekable();
+        while let Some((nth, source)) = sources.peek().copied() {
             let before = known.at;
-            let error = match self.try_source(source, &tls, &mut known).await {
-                Ok(from) => {
-                    let packed = self.measured(&mut known).await?;
-                    return Ok(Downloaded {
-                        packed,
-                        from,
-                        resumed,
-                    });
-                }
+            let asked = Source {
+                url: source,
+                nth: nth + 1,
+                has_next: nth + 1 < self.sources.len(),
+                tls: &tls,
+            };
+            let (error, again) = match self.try_source(&asked, &mut known).await {
+                Ok(from) => return self.measured(&mut known, from).await,
                 Err(Failed::Never(error @ Error::Stopped)) => return Err(error),
-                Err(failed) => failed,
+                // It broke behind the last byte.
+                Err(_) if self.is_whole(&known) => {
+                    return self.measured(&mut known, shown(source)).await;
+                }
+                Err(Failed::Again(error)) => (error, true),
+                Err(Failed::Never(error)) => (error, false),
             };
             failures = match known.at - before {
                 PROGRESS.. => 1,
                 _ => failures + 1,
-            };
-            let (error, again) = match error {
-                Failed::Again(error) => (error, true),
-                Failed::Never(error) => (error, false),
             };
             log::event(
                 Level::Info,
@@ -194,78 +226,83 @@ impl Download<'_> {
                 ],
             );
             last = error;
-            let has_next = self.sources.last() != Some(*source);
             // A cache is asked once; the last source, until there is no hope.
-            if has_next || !again || failures >= TRIES {
+            if asked.has_next || !again || failures >= TRIES {
                 sources.next();
                 failures = 0;
             } else {
                 let draw = random::bytes().map_or(0, u64::from_le_bytes);
                 rt::sleep(WAIT.wait(failures, draw)).await;
             }
-            resumed += u32::from(known.at > 0);
         }
         Err(last)
     }
 
-    async fn measured(&self, known: &mut Known) -> Result<Measured, Error> {
-        self.hand_on(known).await.map_err(Failed::into_error)?;
-        let packed = Measured {
-            sha256: std::mem::take(&mut known.digest).finish(),
-            size: known.at,
-        };
-        match self.expected {
-            Expected {
-                size: Some(expected),
-                ..
-            } if expected != packed.size => Err(Error::Size {
-                expected,
-                found: packed.size,
-            }),
-            Expected {
-                sha256: Some(expected),
-                ..
-            } if expected != packed.sha256 => Err(Error::Digest {
-                expected,
-                found: packed.sha256,
-            }),
-            _ => Ok(packed),
+    /// Whether there is nothing more to ask for.
+    fn is_whole(&self, known: &Known) -> bool {
+        match (self.expected.sha256, known.total) {
+            (Some(sha256), _) => known.at > 0 && known.digest.clone().finish() == sha256,
+            (None, total) => known.at > 0 && total == Some(known.at),
         }
     }
 
-    /// Fetches what is missing; the URL it came from at last.
-    async fn try_source(
-        &self,
-        source: &Url,
-        tls: &Option<Arc<ClientConfig>>,
-        known: &mut Known,
-    ) -> Result<Url, Failed> {
-        let mut url = source.clone();
+    async fn measured(&self, known: &mut Known, from: String) -> Result<Downloaded, Error> {
+        self.hand_on(known).await.map_err(Failed::into_error)?;
+        let found = std::mem::take(&mut known.digest).finish();
+        let packed = Measured {
+            sha256: found,
+            size: known.at,
+        };
+        let Expected { sha256, size } = self.expected;
+        if let Some(expected) = size.filter(|expected| *expected != packed.size) {
+            let found = packed.size;
+            return Err(Error::Size {
+                from,
+                expected,
+                found,
+            });
+        }
+        match sha256.filter(|expected| *expected != found) {
+            Some(expected) => Err(Error::Digest {
+                from,
+                expected,
+                found,
+            }),
+            None => Ok(Downloaded {
+                packed,
+                from,
+                resumed: known.resumed,
+            }),
+        }
+    }
+
+    /// Fetches what is missing; where it came from at last.
+    async fn try_source(&self, source: &Source<'_>, known: &mut Known) -> Result<String, Failed> {
+        let mut url = source.url.clone();
         for _ in 0..=REDIRECTS {
             if !url.https && self.expected.sha256.is_none() {
-                return Err(Failed::Never(Error::Unpinned(url.to_string())));
+                return Err(Failed::Never(Error::Unpinned(shown(&url))));
             }
-            let mut answer = self.ask(&url, tls, known).await?;
+            let mut answer = self.ask(&url, source, known).await?;
             let Some(next) = redirect(&url, &answer)? else {
                 self.check(&url, &answer, known)?;
                 let skip = match answer.status {
                     206 => 0,
                     _ => known.at,
                 };
-                self.take(&url, &mut answer, known, skip).await?;
-                return Ok(url);
+                match known.at {
+                    0 => self.gauge.source.store(source.nth, Ordering::Relaxed),
+                    _ => known.resumed += 1,
+                }
+                self.take(&url, &mut answer, source, known, skip).await?;
+                return Ok(shown(&url));
             };
             url = next;
         }
-        Err(Failed::Never(Error::Redirects(source.to_string())))
+        Err(Failed::Never(Error::Redirects(shown(source.url))))
     }
 
-    async fn ask(
-        &self,
-        url: &Url,
-        tls: &Option<Arc<ClientConfig>>,
-        known: &Known,
-    ) -> Result<Answer, Failed> {
+    async fn ask(&self, url: &Url, source: &Source<'_>, known: &Known) -> Result<Answer, Failed> {
         let range = ["bytes=", &known.at.to_string(), "-"].concat();
         let mut headers = vec![("Accept-Encoding", "identity")];
         if known.at > 0 {
@@ -277,12 +314,12 @@ impl Download<'_> {
                 headers.push(("If-Range", validator));
             }
         }
-        let tls = match tls {
-            Some(tls) if url.https => {
+        let tls = match url.https {
+            true => {
                 let name = ServerName::try_from(url.host.clone());
-                Some((tls.clone(), name.map_err(|_| never_range(url))?))
+                Some((source.tls()?, name.map_err(|_| never_range(url))?))
             }
-            _ => None,
+            false => None,
         };
         let request = Request {
             method: "GET",
@@ -293,7 +330,10 @@ impl Download<'_> {
             waits: Waits::default(),
         };
         let answer = client::send(&request).await;
-        answer.map_err(|error| Failed::Again(Error::Http(url.to_string(), error)))
+        answer.map_err(|error| match error.cause {
+            Cause::Request(_) => Failed::Never(Error::Http(shown(url), error)),
+            _ => Failed::Again(Error::Http(shown(url), error)),
+        })
     }
 
     /// Whether the answer goes on where we are.
@@ -307,36 +347,44 @@ impl Download<'_> {
                     _ => return Err(never_range(url)),
                 }
             }
+            // It has no more than came already: then it has another file.
+            416 if known.at > 0 => return Err(Failed::Never(Error::Changed(shown(url)))),
             408 | 425 | 429 | 500.. => {
-                return Err(Failed::Again(Error::Status(url.to_string(), answer.status)));
+                return Err(Failed::Again(Error::Status(shown(url), answer.status)));
             }
-            status => return Err(Failed::Never(Error::Status(url.to_string(), status))),
+            status => return Err(Failed::Never(Error::Status(shown(url), status))),
         };
+        let packed = answer.header("content-encoding");
+        if packed.is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
+            return Err(Failed::Never(Error::Encoding(shown(url))));
+        }
         let validator = ["etag", "last-modified"]
             .iter()
-            .find_map(|name| answer.header(name))
-            .filter(|word| !word.starts_with("W/"))
+            .filter_map(|name| answer.header(name))
+            .find(|word| !word.starts_with("W/"))
             .map(str::to_owned);
         let pinned = self.expected.sha256.is_some();
-        let same = validator.is_some() && validator == known.validator;
-        if known.at > 0 && !pinned && !same {
-            return Err(Failed::Never(Error::Changed(url.to_string())));
+        let same = validator.is_some()
+            && validator == known.validator
+            && (total.is_none() || total == known.total);
+        if known.at > 0 && !pinned && !same || total.is_some_and(|total| total < known.at) {
+            return Err(Failed::Never(Error::Changed(shown(url))));
         }
         known.validator = validator;
-        match (known.total, total) {
+        known.total = match (self.expected.size, total) {
             (Some(expected), Some(found)) if expected != found => {
                 // Before the first byte, so that a wrong image costs nothing.
-                return Err(Failed::Never(Error::Size { expected, found }));
+                return Err(Failed::Never(Error::Size {
+                    from: shown(url),
+                    expected,
+                    found,
+                }));
             }
             (None, None) if !pinned => {
-                return Err(Failed::Never(Error::Endless(url.to_string())));
+                return Err(Failed::Never(Error::Endless(shown(url))));
             }
-            (None, Some(found)) if found < known.at => {
-                return Err(Failed::Never(Error::Changed(url.to_string())));
-            }
-            (None, found) => known.total = found,
-            _ => {}
-        }
+            (expected, found) => expected.or(found),
+        };
         let total = known.total.unwrap_or_default();
         self.gauge.total.store(total, Ordering::Relaxed);
         Ok(())
@@ -346,23 +394,35 @@ impl Download<'_> {
         &self,
         url: &Url,
         answer: &mut Answer,
+        source: &Source<'_>,
         known: &mut Known,
         mut skip: u64,
     ) -> Result<(), Failed> {
+        // How long it kept us waiting since it was there.
+        let (mut waited, mut since) = (Duration::ZERO, 0_u64);
         loop {
+            let asked = Instant::now();
             let next = answer.body.next().await;
             let Some(mut bytes) =
-                next.map_err(|error| Failed::Again(Error::Http(url.to_string(), error)))?
+                next.map_err(|error| Failed::Again(Error::Http(shown(url), error)))?
             else {
-                // A body without a length ends with its connection, wherever that is.
-                return match known.total {
-                    Some(expected) if known.at < expected => Err(Failed::Never(Error::Size {
-                        expected,
-                        found: known.at,
+                // A body without a length ends with its connection, and a range where the server likes.
+                return match known.total.filter(|total| known.at < *total) {
+                    Some(total) => Err(Failed::Again(Error::Cut {
+                        from: shown(url),
+                        at: known.at,
+                        total,
                     })),
-                    _ => Ok(()),
+                    None => Ok(()),
                 };
             };
+            since += bytes.len() as u64;
+            waited += asked.elapsed();
+            if since >= PROGRESS {
+                (waited, since) = (Duration::ZERO, 0);
+            } else if source.has_next && waited > PROGRESS_IN {
+                return Err(Failed::Again(Error::Slow(shown(url))));
+            }
             let known_already = usize::try_from(skip)
                 .unwrap_or(bytes.len())
                 .min(bytes.len());
@@ -372,6 +432,7 @@ impl Download<'_> {
                 && bytes.len() as u64 > expected - known.at
             {
                 return Err(Failed::Never(Error::Size {
+                    from: shown(url),
                     expected,
                     found: known.at + bytes.len() as u64,
                 }));
@@ -418,8 +479,24 @@ impl Failed {
     }
 }
 
+impl Source<'_> {
+    fn tls(&self) -> Result<Arc<ClientConfig>, Failed> {
+        if let Some(tls) = &*self.tls.borrow() {
+            return Ok(tls.clone());
+        }
+        let roots = roots::tls(None).map_err(|error| Failed::Never(Error::Roots(error)))?;
+        Ok(self.tls.borrow_mut().insert(Arc::new(roots)).clone())
+    }
+}
+
+/// A URL for logs and receipts: what a server adds behind a `?` may be a secret.
+pub(super) fn shown(url: &Url) -> String {
+    let (path, _) = url.path.split_once('?').unwrap_or((&url.path, ""));
+    [&url.origin(), path].concat()
+}
+
 fn never_range(url: &Url) -> Failed {
-    Failed::Never(Error::Range(url.to_string()))
+    Failed::Never(Error::Range(shown(url)))
 }
 
 /// Where an answer sends us.
@@ -428,12 +505,16 @@ fn redirect(url: &Url, answer: &Answer) -> Result<Option<Url>, Failed> {
         return Ok(None);
     }
     let to = answer.header("location").unwrap_or_default();
-    let to = match to {
-        path if path.starts_with('/') && !path.starts_with("//") => Some(url.with_path(path)),
-        whole => Url::parse(whole).ok(),
-    };
-    to.map(Some)
-        .ok_or_else(|| Failed::Never(Error::Redirects(url.to_string())))
+    match url.join(to) {
+        Ok(next) if !to.is_empty() => Ok(Some(next)),
+        _ => {
+            let to = to.split(['?', '#']).next().unwrap_or_default();
+            Err(Failed::Never(Error::Location(
+                shown(url),
+                clean(to.as_bytes()),
+            )))
+        }
+    }
 }
 
 /// `bytes 5-9/10`: where it begins, and how much there is in all, if the server knows.
@@ -442,7 +523,11 @@ fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
         true => text.parse::<u64>().ok(),
         false => None,
     };
-    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (unit, range) = text.split_once(' ')?;
+    let (range, total) = range.split_once('/')?;
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return None;
+    }
     let (from, to) = range.split_once('-')?;
     let (from, to) = (number(from)?, number(to)?);
     let total = match total {
@@ -479,25 +564,45 @@ impl fmt::Display for Error {
             Self::Http(url, _) => write!(f, "{url} did not send all of it"),
             Self::Status(url, status) => write!(f, "{url} answered HTTP {status}"),
             Self::Redirects(url) => {
-                write!(f, "{url} leads on to no URL, or to more than {REDIRECTS}")
+                write!(f, "{url} leads on more than {REDIRECTS} times")
             }
+            Self::Location(url, to) => {
+                write!(
+                    f,
+                    "{url} leads on to {to:?}, which is no http:// or https:// URL"
+                )
+            }
+            Self::Cut { from, at, total } => {
+                write!(f, "{from} ended after {at} of {total} bytes")
+            }
+            Self::Slow(url) => write!(f, "{url} sends less than 1 MiB a minute"),
+            Self::Encoding(url) => write!(
+                f,
+                "{url} sends the image packed anew (Content-Encoding), which it was not asked for"
+            ),
             Self::Range(url) => {
                 write!(f, "{url} answered for another range or name than was asked")
             }
             Self::Changed(url) => write!(
                 f,
-                "the connection broke, and {url} does not say that it still serves the same file: give the image's \
-                 SHA-256, so that a download can go on"
+                "the connection broke, and {url} does not say that it still serves the same file, or has less of it: give \
+                 the image's SHA-256, so that a download can go on"
             ),
-            Self::Size { expected, found } => {
-                write!(
-                    f,
-                    "the image has {found} bytes or more, and {expected} were expected"
-                )
-            }
-            Self::Digest { expected, found } => write!(
+            Self::Size {
+                from,
+                expected,
+                found,
+            } => write!(
                 f,
-                "the image's SHA-256 is {}, and {} was expected",
+                "the image from {from} has {found} bytes or more, and {expected} were expected"
+            ),
+            Self::Digest {
+                from,
+                expected,
+                found,
+            } => write!(
+                f,
+                "the SHA-256 of the image from {from} is {}, and {} was expected",
                 hex(found),
                 hex(expected)
             ),
@@ -523,53 +628,128 @@ impl StdError for Error {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;
 
-    /// What a download comes to whose sources answer so, one after the other.
-    fn answered(answers: [&'static str; 2]) -> Result<Downloaded, Error> {
+    const IMAGE: &[u8] = b"01234567";
+
+    /// What a pinned download comes to whose sources answer so, one after the other; a place of its own in it is `PORT`.
+    fn answered(answers: &[&str]) -> Result<Downloaded, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let server = std::thread::spawn(move || {
-            for answer in answers {
-                let (mut peer, _) = listener.accept().unwrap();
-                let _ = peer.read(&mut [0; 4096]);
-                peer.write_all(answer.as_bytes()).unwrap();
-            }
-        });
-        let sources = ["a", "b"].map(|name| Url::parse(&format!("http://127.0.0.1:{port}/{name}")));
+        let sources: Vec<Url> = (0..answers.len())
+            .map(|n| Url::parse(&format!("http://127.0.0.1:{port}/dir/{n}?secret")).unwrap())
+            .collect();
         let stops = [Stop::new().unwrap(), Stop::new().unwrap()];
         let (pieces, _taken) = rt::channel(8);
+        let (gauge, used) = (Gauge::default(), rt::channel(1).1);
         let download = Download {
-            sources: &sources.map(Result::unwrap),
+            sources: &sources,
             expected: Expected {
-                sha256: Some([7; 32]),
+                sha256: Some(digest::sha256(IMAGE)),
                 size: None,
             },
             stops: stops.each_ref(),
-            gauge: &Gauge::default(),
+            gauge: &gauge,
             pieces,
         };
-        let done = download.run(rt::channel(1).1);
-        server.join().unwrap();
-        done
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| download.run(used));
+            for answer in answers {
+                listener.set_nonblocking(true).unwrap();
+                let mut peer = loop {
+                    match listener.accept() {
+                        Ok((peer, _)) => break peer,
+                        // It has all it wants.
+                        Err(_) if client.is_finished() => return client.join().unwrap(),
+                        Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                    }
+                };
+                peer.set_nonblocking(false).unwrap();
+                let _ = peer.read(&mut [0; 4096]);
+                peer.write_all(answer.replace("PORT", &port.to_string()).as_bytes())
+                    .unwrap();
+            }
+            client.join().unwrap()
+        })
     }
+
+    const BROKEN: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n";
+    const WHOLE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n01234567";
 
     #[test]
     fn a_source_that_has_less_than_came_before_has_another_file() {
-        let first = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n01234567\r\n";
-        let second = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0123";
-        let done = answered([first, second]);
-        assert!(matches!(done, Err(Error::Changed(_))), "{done:?}");
+        for less in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n012",
+            "HTTP/1.1 416 No\r\nContent-Range: bytes */3\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 206 OK\r\nContent-Range: bytes 4-4/*\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n4",
+        ] {
+            let error = answered(&[BROKEN, less]).unwrap_err();
+            let packed = less.contains("gzip");
+            match error {
+                Error::Changed(_) => assert!(!packed),
+                Error::Encoding(_) => assert!(packed),
+                error => panic!("{error:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_binds_no_other_by_what_it_claims() {
+        for claim in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n012",
+            "HTTP/1.1 206 OK\r\nContent-Range: bytes 0-1/3\r\nContent-Length: 2\r\n\r\n01",
+        ] {
+            let done = answered(&[claim, WHOLE]).unwrap();
+            assert_eq!(done.packed.size, 8, "{claim}");
+            assert!(done.from.ends_with("/dir/1"), "{}", done.from);
+        }
+    }
+
+    #[test]
+    fn what_is_all_there_is_not_asked_for_again_and_parts_are_put_together() {
+        let unended = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n01234567\r\n";
+        let done = answered(&[unended, "HTTP/1.1 500 No\r\n\r\n"]).unwrap();
+        assert!(done.resumed == 0 && done.from.ends_with("/dir/0"));
+        let part = "HTTP/1.1 206 OK\r\nContent-Range: bytes 4-5/8\r\nContent-Length: 2\r\n\r\n45";
+        let rest = "HTTP/1.1 206 OK\r\nContent-Range: bytes 6-7/8\r\nContent-Length: 2\r\n\r\n67";
+        let busy = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
+        let done = answered(&[BROKEN, part, busy, rest]).unwrap();
+        assert_eq!((done.packed.size, done.resumed), (8, 2));
+    }
+
+    #[test]
+    fn a_server_leads_on_by_any_reference_but_to_nowhere() {
+        for to in [
+            "/dir/2",
+            "x/../2",
+            "./2#part",
+            "?2",
+            "//127.0.0.1:PORT/2",
+            "http://127.0.0.1:PORT/dir/2?token#part",
+        ] {
+            let leads = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\n\r\n");
+            // The one more is for the place it leads to.
+            let done = answered(&[&leads, WHOLE]).unwrap();
+            assert!(!done.from.contains(['?', '#']), "{}", done.from);
+        }
+        for to in ["", "ftp://x/y", "/a b", "/\u{e4}", "http://"] {
+            let leads = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\n\r\n");
+            let error = answered(&[&leads]).unwrap_err();
+            assert!(matches!(error, Error::Location(..)), "{error:?}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
     }
 
     #[test]
     fn a_range_is_what_the_server_says_or_nothing() {
         for (text, range) in [
             ("bytes 5-9/10", Some((5, Some(10)))),
+            ("Bytes 5-9/10", Some((5, Some(10)))),
             ("bytes 0-0/*", Some((0, None))),
             ("bytes 5-9/9", None),
             ("bytes 9-5/10", None),

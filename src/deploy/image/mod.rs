@@ -30,6 +30,7 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 use crate::crypto::digest::{self, Sha256};
 use crate::rt::channel::{Receiver, Sender, channel};
 use crate::sys::block::Block;
+use crate::sys::log::{self, Level, Value};
 use crate::sys::memory::Region;
 use crate::sys::stop::Stop;
 use crate::wire::url::Url;
@@ -88,7 +89,7 @@ pub struct Written {
     /// How it was packed: "zstd", "qcow2" ...
     pub formats: Vec<&'static str>,
     /// The source the last of it came from, and how often the download went on after a break.
-    pub from: Url,
+    pub from: String,
     pub resumed: u32,
     /// Bytes that the disk made zeros of itself.
     pub zeroed: u64,
@@ -137,7 +138,7 @@ pub enum Error {
 }
 
 /// Writes all of `image` but its first MiB, once that is known to hold a partition table for this disk; what was at both
-/// ends of the disk is gone from then on.
+/// ends of the disk is gone from then on. A source that sent something else than the image is left out, and it begins anew.
 ///
 /// # Errors
 /// See [`Error`]. The disk holds parts of the image, or nothing new when there was no download.
@@ -153,7 +154,40 @@ pub fn write(
             disk: disk.size(),
         });
     }
-    let gauge = Gauge::default();
+    let mut sources = image.sources.as_slice();
+    loop {
+        let gauge = Gauge::default();
+        let error = match write_from(sources, &gauge, image, disk, stop, progress) {
+            Ok(written) => return Ok(written),
+            Err(error) => error,
+        };
+        let begun = gauge.source.load(Ordering::Relaxed).checked_sub(1);
+        let (Some((wrong, rest)), true) = (
+            begun.and_then(|nth| sources.get(nth..)?.split_first()),
+            error.is_of_what_came(),
+        ) else {
+            return Err(error);
+        };
+        if rest.is_empty() {
+            return Err(error);
+        }
+        let fields = [
+            ("source", Value::Text(&download::shown(wrong))),
+            ("error", Value::Chain(&error)),
+        ];
+        log::event(Level::Info, "deploy.source_left_out", &fields);
+        sources = rest;
+    }
+}
+
+fn write_from(
+    sources: &[Url],
+    gauge: &Gauge,
+    image: &Image,
+    disk: &Block,
+    stop: &Stop,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Written, Error> {
     // What ends the download, should it wait for a server that sends nothing more.
     let halt = Stop::new().map_err(Error::Resources)?;
     let (to_pieces, pieces) = channel(PIECES);
@@ -167,17 +201,17 @@ pub fn write(
     }
     std::thread::scope(|scope| {
         let download = Download {
-            sources: &image.sources,
+            sources,
             expected: image.packed,
             stops: [stop, &halt],
-            gauge: &gauge,
+            gauge,
             pieces: to_pieces,
         };
         let download = start(scope, "image-download", move || download.run(used))?;
         let size = disk.size();
         let pieces = Pieces::new(pieces, to_used);
         let unpack = start(scope, "image-unpack", move || {
-            unpack(pieces, size, free, &to_full)
+            unpack(pieces, size, gauge, free, &to_full)
         })?;
         let digest = start(scope, "image-digest", move || digest(full, &to_digested))?;
         let mut writer = Writer {
@@ -210,9 +244,13 @@ pub fn write(
         drop((digested, to_free));
         halt.say();
         let (downloaded, unpacked, sha256) = (joined(download), joined(unpack), joined(digest));
-        // The first cause, not what followed from it: a download that broke also ends what unpacks it, and
-        // a disk that fails ends all.
-        wrote?;
+        // The first cause, not what followed from it: a download that broke also ends what unpacks it, whose end is no
+        // image's, and a disk that fails ends all.
+        match (wrote, &downloaded) {
+            (Err(error), Ok(Err(broken)))
+                if error.is_of_what_came() && !matches!(broken, download::Error::Stopped) => {}
+            (wrote, _) => wrote?,
+        }
         if stop.is_said() {
             return Err(Error::Stopped);
         }
@@ -284,10 +322,16 @@ type Full = (Region, usize);
 fn unpack(
     pieces: Pieces,
     disk: u64,
+    gauge: &Gauge,
     mut free: Receiver<Region>,
     full: &Sender<Full>,
 ) -> Result<Vec<&'static str>, Error> {
     let (mut output, formats) = unpacked(Box::new(pieces), disk)?;
+    let total = gauge.total.load(Ordering::Relaxed);
+    if formats == [Format::Raw.name()] && total > disk {
+        let image = Some(total);
+        return Err(Error::TooLarge { image, disk });
+    }
     while let Some(mut block) = free.recv_blocking() {
         let bytes = block.bytes_mut();
         let length = fill(&mut *output, bytes).map_err(Error::Unpack)?;
@@ -516,6 +560,25 @@ impl Written {
 }
 
 impl Error {
+    /// Whether another source may send what is better.
+    fn is_of_what_came(&self) -> bool {
+        match self {
+            Self::Download(error) => matches!(
+                error,
+                download::Error::Changed(_)
+                    | download::Error::Size { .. }
+                    | download::Error::Digest { .. }
+            ),
+            Self::Unpack(_)
+            | Self::Format(_)
+            | Self::TooLarge { .. }
+            | Self::Table(_)
+            | Self::Size { .. }
+            | Self::Digest { .. } => true,
+            _ => false,
+        }
+    }
+
     /// For programs.
     pub fn word(&self) -> &'static str {
         match self {

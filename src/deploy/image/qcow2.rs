@@ -2,8 +2,10 @@
 //!
 //! The format is made for random access, and a download has none. But `qemu-img convert`, which is how images are
 //! published, writes in order: each table before the clusters it maps, and clusters in the order of the disk they make.
-//! Such an image, compressed or not, is read in one pass, in memory of a few clusters. One that has lived as a
-//! machine's disk is not in order: it is refused, with the remedy.
+//! But for one thing: what is left of the cluster of the file that compressed data end in is filled by the next compressed
+//! data, also when a table or an uncompressed cluster was put behind it meanwhile. So that rest is kept. Such an image,
+//! compressed or not, is read in one pass, in memory of a few clusters. One that has lived as a machine's disk is not in
+//! order: it is refused, with the remedy.
 //!
 //! Refused as well: a backing file, a data file beside it, encryption, extended L2 entries.
 use std::io::{self, Read};
@@ -24,22 +26,26 @@ const SECTOR: u64 = 512;
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
 const CUT: &str = "qcow2: the file ends in the middle";
-const ORDER: &str = "qcow2: its clusters are not in order, as those of a disk that was in use: write it anew with qemu-img convert -O qcow2, \
-                     without -W";
+const ORDER: &str = "qcow2: its clusters are not in order, as those of a disk that was in use, resized or preallocated: write it anew with \
+                     qemu-img convert -O qcow2, without -W and -o preallocation";
 
 pub struct Qcow2 {
     input: Output,
-    /// How far the file was read, and its last bytes.
+    /// How far the file was read.
     at: u64,
-    tail: Vec<u8>,
+    /// What lies in front of `kept_to` and may be asked for again: the last sector of compressed data, and the rest of the
+    /// cluster they ended in.
+    kept: Vec<u8>,
+    kept_to: u64,
     /// The disk's size, and how far it was made.
     size: u64,
     made: u64,
     cluster_bits: u32,
     is_zstd: bool,
-    l1: Vec<u64>,
-    /// The table of which part of the disk.
-    l2: Vec<u64>,
+    /// Tables, as they are in the file.
+    l1: Vec<u8>,
+    /// Of which part of the disk.
+    l2: Vec<u8>,
     l2_of: Option<u64>,
     /// A cluster that was made, and how much of it is given.
     cluster: Vec<u8>,
@@ -60,7 +66,8 @@ impl Qcow2 {
         let mut qcow2 = Self {
             input,
             at: 0,
-            tail: Vec::new(),
+            kept: Vec::new(),
+            kept_to: 0,
             size: 0,
             made: 0,
             cluster_bits: 0,
@@ -129,7 +136,10 @@ impl Qcow2 {
             return Err(bad("qcow2: its first table is shorter than its disk"));
         }
         qcow2.seek(u64_at(40))?;
-        qcow2.l1 = qcow2.table(length)?;
+        qcow2.l1.resize(length * 8, 0);
+        let mut l1 = std::mem::take(&mut qcow2.l1);
+        qcow2.exact(&mut l1)?;
+        qcow2.l1 = l1;
         Ok(qcow2)
     }
 
@@ -151,23 +161,20 @@ impl Qcow2 {
 
     /// Goes on to `to`.
     fn seek(&mut self, to: u64) -> io::Result<()> {
-        let skip = to.checked_sub(self.at).ok_or_else(|| bad(ORDER))?;
-        self.tail.clear();
+        let mut skip = to.checked_sub(self.at).ok_or_else(|| bad(ORDER))?;
+        let in_cluster = self.at & ((1 << self.cluster_bits) - 1);
+        if self.kept_to == self.at && in_cluster != 0 {
+            let rest = skip.min((1 << self.cluster_bits) - in_cluster);
+            let read = self.input.by_ref().take(rest).read_to_end(&mut self.kept)? as u64;
+            self.at += read;
+            self.kept_to = self.at;
+            skip -= read;
+        }
         match io::copy(&mut self.input.by_ref().take(skip), &mut io::sink())? == skip {
             true => self.at = to,
             false => return Err(cut(CUT)),
         }
         Ok(())
-    }
-
-    fn table(&mut self, entries: usize) -> io::Result<Vec<u64>> {
-        let mut bytes = vec![0; entries * 8];
-        self.exact(&mut bytes)?;
-        let (entries, _) = bytes.as_chunks::<8>();
-        Ok(entries
-            .iter()
-            .map(|entry| u64::from_be_bytes(*entry))
-            .collect())
     }
 
     /// Makes the next part of the disk: a cluster, or zeros.
@@ -176,10 +183,7 @@ impl Qcow2 {
         let l2_bits = bits - 3;
         let number = self.made >> bits;
         let index = number >> l2_bits;
-        let place = usize::try_from(index)
-            .ok()
-            .and_then(|index| self.l1.get(index));
-        let table = place.copied().unwrap_or_default() & OFFSET;
+        let table = entry(&self.l1, index) & OFFSET;
         let left = self.size - self.made;
         if table == 0 {
             let end = (index + 1) << (bits + l2_bits);
@@ -188,11 +192,12 @@ impl Qcow2 {
         }
         if self.l2_of != Some(index) {
             self.seek(table)?;
-            self.l2 = self.table(1 << l2_bits)?;
-            self.l2_of = Some(index);
+            let mut l2 = std::mem::take(&mut self.l2);
+            l2.resize(1 << bits, 0);
+            self.exact(&mut l2)?;
+            (self.l2, self.l2_of) = (l2, Some(index));
         }
-        let within = usize::try_from(number & ((1 << l2_bits) - 1)).unwrap_or(usize::MAX);
-        let entry = self.l2.get(within).copied().unwrap_or_default();
+        let entry = entry(&self.l2, number & ((1 << l2_bits) - 1));
         let length = 1_usize << bits;
         if entry >> 62 & 1 == 1 {
             self.compressed(entry, length)?;
@@ -222,17 +227,27 @@ impl Qcow2 {
         let from = entry & ((1 << bits) - 1);
         let sectors = (entry >> bits) & ((1 << (self.cluster_bits - 8)) - 1);
         let end = (from / SECTOR + 1 + sectors) * SECTOR;
-        let behind = from.checked_sub(self.at.saturating_sub(self.tail.len() as u64));
         let mut packed = std::mem::take(&mut self.packed);
         packed.clear();
-        match behind.and_then(|behind| self.tail.get(usize::try_from(behind).ok()?..)) {
-            Some(known) => packed.extend_from_slice(known),
-            None => self.seek(from)?,
+        let begin = self.kept_to - self.kept.len() as u64;
+        let known = from.checked_sub(begin).and_then(|skip| {
+            let kept = self.kept.get(usize::try_from(skip).ok()?..)?;
+            let wanted = usize::try_from(end - from).ok()?;
+            Some(kept.get(..wanted).unwrap_or(kept))
+        });
+        packed.extend_from_slice(known.unwrap_or_default());
+        let mut to = from + packed.len() as u64;
+        if to < end {
+            // Behind what is kept, or behind all of it.
+            if to != self.at {
+                self.seek(from)?;
+                packed.clear();
+            }
+            // The last one's sectors may lie beyond the file's end.
+            let missing = end - self.at;
+            self.at += self.input.by_ref().take(missing).read_to_end(&mut packed)? as u64;
+            to = self.at;
         }
-        // The last one's sectors may lie beyond the file's end.
-        let missing = end.saturating_sub(self.at);
-        let read = self.input.by_ref().take(missing).read_to_end(&mut packed)?;
-        self.at += read as u64;
         self.cluster.clear();
         self.cluster.resize(length, 0);
         let whole = match self.is_zstd {
@@ -248,10 +263,14 @@ impl Qcow2 {
         if !whole {
             return Err(bad("qcow2: a compressed cluster is damaged"));
         }
-        let tail = packed.len().saturating_sub(SECTOR as usize);
-        self.tail.clear();
-        self.tail
-            .extend_from_slice(packed.get(tail..).unwrap_or_default());
+        let last = packed.len().saturating_sub(SECTOR as usize);
+        // What is known up to there, or farther, stays.
+        if to == self.at {
+            self.kept.clear();
+            self.kept
+                .extend_from_slice(packed.get(last..).unwrap_or_default());
+            self.kept_to = to;
+        }
         self.packed = packed;
         Ok(())
     }
@@ -279,6 +298,15 @@ impl Qcow2 {
             }
         }
     }
+}
+
+/// The entry of that number; 0 behind the table's end.
+fn entry(table: &[u8], number: u64) -> u64 {
+    let (entries, _) = table.as_chunks::<8>();
+    let number = usize::try_from(number).unwrap_or(usize::MAX);
+    entries
+        .get(number)
+        .map_or(0, |entry| u64::from_be_bytes(*entry))
 }
 
 impl Read for Qcow2 {

@@ -78,6 +78,34 @@ fn every_kind_of_image_is_the_disk_it_was_made_of() {
     }
 }
 
+/// A disk of 256 KiB of which every eighth cluster cannot be compressed.
+fn mixed_image(cluster: usize) -> Vec<u8> {
+    let mut image = Vec::new();
+    for n in 0..256 * 1024 / cluster {
+        match n % 8 {
+            3 => {
+                let noise = (0..cluster / 32).map(|k| sha256(format!("{n} {k}").as_bytes()));
+                image.extend(noise.flatten());
+            }
+            _ => {
+                let line = format!("what the installer wrote, line {n}\n").repeat(200);
+                image.extend(&line.as_bytes()[..cluster]);
+            }
+        }
+    }
+    image
+}
+
+#[test]
+fn compressed_data_fill_clusters_that_others_were_put_behind() {
+    for ((name, packed), cluster) in [
+        (testdata!("mixed-512.qcow2.zst"), 512),
+        (testdata!("mixed-4096.qcow2.zst"), 4096),
+    ] {
+        assert!(unpacked(packed).unwrap() == mixed_image(cluster), "{name}");
+    }
+}
+
 #[test]
 fn an_image_that_was_cut_or_changed_anywhere_is_never_taken_for_whole() {
     for (name, packed) in [
@@ -314,12 +342,66 @@ fn the_cache_is_tried_first_and_the_source_takes_over_in_the_middle() {
         let (source, asked) = serve(image.clone(), POLITE);
         let done = written(&pinned(&[&cache, &source], &image), &disk).unwrap();
         assert_eq!(
-            (&done.from, done.unpacked.sha256),
-            (&source, sha256(&image))
+            (done.from, done.unpacked.sha256),
+            (source.to_string(), sha256(&image))
         );
         assert_eq!(*asked_cache.lock().unwrap(), [0]);
         assert_eq!(*asked.lock().unwrap(), [from]);
     }
+}
+
+#[test]
+fn a_cache_that_has_something_else_is_left_out() {
+    let image = disk_image();
+    let mut changed = image.clone();
+    changed[5_000_000] ^= 1;
+    let longer = [&image[..], &[7; 9]].concat();
+    for (what, has) in [
+        ("a wrong byte", changed.as_slice()),
+        ("less", &image[..7_000_000]),
+        ("more", &longer),
+        ("nothing", b""),
+        ("a page", b"<html>404"),
+        ("a sentence", b"Not found\n"),
+        ("a packed one that is cut", &testdata!("image.gz").1[..9000]),
+    ] {
+        for cut in [None, Some((has.len() / 2, 1))] {
+            let (cache, asked_cache) = serve(has.to_vec(), Manners { cut, ..POLITE });
+            let (source, _) = serve(image.clone(), POLITE);
+            let (path, disk) = used_disk(SIZE);
+            let image = pinned(&[&cache, &source], &image);
+            let done = written(&image, &disk).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(done.from, source.to_string());
+            assert_eq!(asked_cache.lock().unwrap().len(), 1, "{what}");
+            done.commit(&disk).unwrap();
+            let there = std::fs::read(&path).unwrap();
+            assert!(there.starts_with(&disk_image()), "{what}");
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_too_large_by_its_own_length_costs_the_disk_nothing() {
+    let image = disk_image();
+    let (url, _) = serve(image.clone(), POLITE);
+    let (path, disk) = used_disk(8 << 20);
+    let error = written(&pinned(&[&url], &image), &disk).err().unwrap();
+    assert_eq!(error.word(), "DiskTooSmall");
+    assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 0xee));
+}
+
+#[test]
+fn what_broke_the_download_is_told_and_not_what_its_beginning_is() {
+    let image = disk_image();
+    let manners = Manners {
+        cut: Some((300, 1)),
+        length: false,
+        ..POLITE
+    };
+    let (url, _) = serve(image.clone(), manners);
+    let (_, disk) = used_disk(SIZE);
+    let error = written(&pinned(&[&url], &image), &disk).err().unwrap();
+    assert_eq!(error.word(), "ImageDigest", "{error}");
 }
 
 #[test]

@@ -380,7 +380,7 @@ async fn read_head<IO: AsyncRead + Unpin>(
     input: &mut Input<IO>,
     method: &str,
 ) -> Result<Head, ReadError> {
-    for _ in 0..INFORMATIONAL {
+    for _ in 0..=INFORMATIONAL {
         let length = input.head().await?.ok_or(ReadError::Cut)?;
         let bytes = input.filled().get(..length).unwrap_or_default();
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
