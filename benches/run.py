@@ -30,6 +30,8 @@ BUILDS = {
     "benches/image_vs_curl.py": ["tools/static.sh", "--example", "image_write", "amd64"],
     "benches/joins_vs_crypto.py": ["cargo", "build", "--locked", "--quiet", "--profile", "operator", "--features", "control-plane",
                                    "--bin", "better-compute", "--example", "gateway_load"]}
+OPTIMISED = {f"CARGO_PROFILE_OPERATOR_{key}": value for key, value in [
+    ("OPT_LEVEL", "2"), ("DEBUG_ASSERTIONS", "false"), ("OVERFLOW_CHECKS", "false")]}
 # No bench takes so long, and all that is built does not either.
 PATIENCE_SECONDS = 3600
 
@@ -83,7 +85,7 @@ def measure(rows, asked):
             run([sys.executable, "-m", "pytest", "-n", "0", "--no-header", *tests], PROMISES_MEASURED=told)
         for script in scripts:
             if asked.build and script in BUILDS:
-                run(BUILDS[script], CARGO_PROFILE_OPERATOR_OPT_LEVEL="2")
+                run(BUILDS[script], **OPTIMISED)
             quick = ["--quick"] if asked.quick and script.startswith("benches/") else []
             run([sys.executable, script, *quick], PROMISES_MEASURED=told)
         measured = {}
