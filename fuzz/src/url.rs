@@ -1,5 +1,5 @@
-//! URLs: one that is read is written so that it reads back the same, and holds nothing that could
-//! leave its place in a request.
+//! URLs: one that is read, or that a reference leads to, is written so that it reads back the same, and holds nothing that
+//! could leave its place in a request.
 use bcd::wire::url::{Url, is_host};
 
 pub const HEAP: super::Heap = super::Heap {
@@ -12,7 +12,8 @@ pub fn run(data: &[u8]) {
         return;
     };
     let _ = is_host(text);
-    if let Ok(url) = Url::parse(text) {
+    let base = Url::parse("https://host/a/b?c").expect("a URL");
+    for url in [Url::parse(text), base.join(text)].into_iter().flatten() {
         let written = url.to_string();
         assert_eq!(Url::parse(&written).as_ref(), Ok(&url), "{text:?}");
         assert!(url.path.starts_with('/'));
