@@ -163,7 +163,7 @@ def whole(fleet, node, commands):
     for events in stored(fleet).values():
         sequences = [sequence for sequence, _ in events]
         # Of very many the newest are kept.
-        first = sequences[0] if len(sequences) == KEPT else 1
+        first = sequences[0] if len(sequences) >= KEPT else 1
         assert sequences == list(range(first, first + len(sequences))), sequences
     told = {}
     for line in fleet.run("events", node.id, "--kind", "command_update", "--limit", "1000", "--json").stdout.splitlines():
