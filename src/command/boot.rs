@@ -14,7 +14,7 @@ use crate::deploy::disk;
 use crate::deploy::start::{self, prepare};
 use crate::facts::tree::Tree;
 use crate::proto::{BootMode, Disk, DiskTarget, MachineBootParams, MachineBootResult, Message};
-use crate::sys::block::Block;
+use crate::sys::block::{Block, CALL};
 use crate::sys::kexec;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::patience::Patience;
@@ -132,6 +132,10 @@ impl Boot {
         ordered::apart(context, &patience, move |context| {
             let (found, block) = ordered::hold(&its, &target)?;
             let loaded = its.during(READING, || Ok(load(&found, &block, &append, &context.stop)));
+            let _ = its.during(CALL, || {
+                drop(block);
+                Ok(())
+            });
             loaded.unwrap_or_else(|error| Err(explained(ordered::HANGS, &error)))
         })?
     }

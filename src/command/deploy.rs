@@ -21,8 +21,8 @@ use crate::deploy::image::{self, Expected, Image, Written};
 use crate::deploy::{disk, volumes};
 use crate::facts::tree::Tree;
 use crate::proto::{
-    DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt, DeployedPartition, Disk,
-    DiskTarget, Message,
+    BootEntry, DeployImageParams, DeployImageResult, DeployOutcome, DeployReceipt,
+    DeployedPartition, Disk, DiskTarget, Message,
 };
 use crate::sys::block::{Block, CALL};
 use crate::sys::log::{self, Level, Value};
@@ -108,18 +108,22 @@ impl Deploy {
         let its = patience.clone();
         let done = ordered::apart(context, &patience, move |context| {
             let done = self.deploy(context, &its, &block, &mut told);
-            (done, told)
-        });
-        let done = done.map(|(done, told)| {
-            receipt = told;
-            done
+            (done, told, block)
         });
         let failure = match done {
-            Ok(Ok(())) => None,
-            Ok(Err(image::Error::Stopped)) if context.stop.is_said() => {
-                Some(Failure::new("Cancelled", "stopped; the disk boots nothing"))
+            Ok((done, told, block)) => {
+                receipt = told;
+                let (table, failure) = match done {
+                    Ok(table) => (Some(table), None),
+                    Err(image::Error::Stopped) if context.stop.is_said() => {
+                        let failure = Failure::new("Cancelled", "stopped; the disk boots nothing");
+                        (None, Some(failure))
+                    }
+                    Err(error) => (None, Some(explained(error.word(), &error))),
+                };
+                receipt.boot_entry = let_go(context, &patience, block, &found, table);
+                failure
             }
-            Ok(Err(error)) => Some(explained(error.word(), &error)),
             Err(left_behind) => Some(left_behind),
         };
         receipt.outcome = match &failure {
@@ -212,7 +216,7 @@ impl Deploy {
         patience: &Patience,
         disk: &Block,
         receipt: &mut DeployReceipt,
-    ) -> Result<(), image::Error> {
+    ) -> Result<Table, image::Error> {
         let image = Image {
             sources: self.sources(context.image_cache.as_ref()),
             packed: self.packed,
@@ -254,15 +258,43 @@ impl Deploy {
             given.map_err(os_files)?.map_err(image::Error::Files)?;
         }
         let table = written.table(disk)?;
+        let last = " (in the last step: it may boot the image)";
+        patience.asks(&[&self.target.stable_name, last].concat());
         written.commit(disk)?;
-        reread(disk);
-        let node = receipt.disk.as_ref().map(disk::node).unwrap_or_default();
-        let entry = patience.during(OS_FILES, || {
-            Ok(os::boot_entry(&node, &table, disk.sector(), &stop))
-        });
-        receipt.boot_entry = Some(entry.map_err(os_files)?);
-        Ok(())
+        patience.asks(&self.target.stable_name);
+        Ok(table)
     }
+}
+
+/// Lets go of the disk `found`. With the `table` of an image that it boots from now on, the firmware is told of it first:
+/// what came of that. Whatever it is, the image is on the disk.
+fn let_go(
+    context: &Context,
+    patience: &Patience,
+    disk: Block,
+    found: &Disk,
+    table: Option<Table>,
+) -> Option<BootEntry> {
+    let (its, node, boots) = (patience.clone(), disk::node(found), table.is_some());
+    let done = ordered::apart(context, patience, move |context| {
+        let entry = table.and_then(|table| {
+            reread(&disk);
+            let entry = || Ok(os::boot_entry(&node, &table, disk.sector(), &context.stop));
+            its.during(OS_FILES, entry).ok()
+        });
+        let _ = its.during(CALL, || {
+            drop(disk);
+            Ok(())
+        });
+        entry
+    });
+    done.unwrap_or_else(|Failure { reason, message }| {
+        boots.then(|| BootEntry {
+            reason: reason.to_owned(),
+            message,
+            ..BootEntry::default()
+        })
+    })
 }
 
 /// None of `ours` is on a disk besides `target`.
@@ -277,22 +309,17 @@ fn alone(patience: &Patience, ours: &[Name], target: Option<&Disk>) -> Result<()
             continue;
         }
         patience.asks(&name(&other));
-        let theirs = patience.during(CALL, || {
-            let file = File::open(disk::node(&other))?;
-            Ok(ids::of_disk(
-                other.logical_block_bytes,
-                &mut |from, length| {
-                    let mut bytes = vec![0; length];
-                    let read = file.read_at(&mut bytes, from)?;
-                    bytes.truncate(read);
-                    Ok(bytes)
-                },
-            ))
-        });
         // One that cannot be read has nothing to start from.
-        if let Ok(theirs) = theirs
-            && let Some((our, their)) = ids::shared(ours, &theirs)
-        {
+        let Ok(file) = patience.during(CALL, || File::open(disk::node(&other))) else {
+            continue;
+        };
+        let theirs = ids::of_disk(other.logical_block_bytes, &mut |from, length| {
+            let mut bytes = vec![0; length];
+            let read = patience.during(CALL, || file.read_at(&mut bytes, from))?;
+            bytes.truncate(read);
+            Ok(bytes)
+        });
+        if let Some((our, their)) = ids::shared(ours, &theirs) {
             return Err(image::Error::Shared(format!(
                 "the image's {our} is also {their} of the disk {}",
                 name(&other)

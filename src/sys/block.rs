@@ -159,7 +159,9 @@ impl Block {
 
     fn range(&self, request: libc::c_ulong, at: u64, length: u64) -> io::Result<()> {
         let range = [at, length];
-        self.call(|| {
+        // A slow disk makes a MiB a second.
+        let limit = CALL + Duration::from_secs(length >> 20);
+        self.patience.during(limit, || {
             // SAFETY: the kernel reads two u64, which live through the call.
             check(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, range.as_ptr()) })
         })
@@ -187,7 +189,8 @@ impl Block {
     /// # Errors
     /// The kernel's: something written may be lost.
     pub fn flush(&self) -> io::Result<()> {
-        self.call(|| self.file.sync_all())?;
+        // The kernel gives a flush twice the time of a write.
+        self.patience.during(2 * CALL, || self.file.sync_all())?;
         self.plain(BLKFLSBUF)
     }
 

@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
@@ -38,7 +38,10 @@ const REDIRECTS: usize = 5;
 const TRIES: u32 = 6;
 const PROGRESS: u64 = 1024 * 1024;
 const PROGRESS_IN: Duration = Duration::from_secs(60);
-const WAIT: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+const WAIT: Backoff = match cfg!(test) {
+    false => Backoff::new(Duration::from_millis(500), Duration::from_secs(20)),
+    true => Backoff::new(Duration::from_millis(5), Duration::from_millis(20)),
+};
 
 /// What is known of bytes beforehand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,8 @@ pub struct Gauge {
     pub total: AtomicU64,
     /// The source whose answer it begins with, counted from 1; 0: none.
     pub source: AtomicUsize,
+    /// All of it is there, and has the digest that was given.
+    pub holds: AtomicBool,
 }
 
 /// A download that came to its end.
@@ -101,8 +106,8 @@ pub enum Error {
     Encoding(String),
     /// The answer is about another range than was asked for.
     Range(String),
-    /// It is another file than it was when the download began.
-    Changed(String),
+    /// It is another file than it was when the download began; and whether a digest was given.
+    Changed(String, bool),
     /// It has another length.
     Size {
         from: String,
@@ -146,6 +151,8 @@ struct Known {
     validator: Option<String>,
     /// How often an answer went on where another broke off.
     resumed: u32,
+    /// A server says that it packed it anew.
+    encoded: bool,
 }
 
 /// One of the sources.
@@ -191,6 +198,7 @@ impl Download<'_> {
             total: None,
             validator: None,
             resumed: 0,
+            encoded: false,
         };
         let tls = RefCell::new(None);
         let (mut failures, mut last) = (0, Error::Stopped);
@@ -263,15 +271,19 @@ impl Download<'_> {
             });
         }
         match sha256.filter(|expected| *expected != found) {
+            Some(_) if known.encoded => Err(Error::Encoding(from)),
             Some(expected) => Err(Error::Digest {
                 from,
                 expected,
                 found,
             }),
-            None => Ok(Downloaded {
-                packed,
-                from,
-                resumed: known.resumed,
+            None => Ok({
+                self.gauge.holds.store(sha256.is_some(), Ordering::Relaxed);
+                Downloaded {
+                    packed,
+                    from,
+                    resumed: known.resumed,
+                }
             }),
         }
     }
@@ -348,27 +360,31 @@ impl Download<'_> {
                 }
             }
             // It has no more than came already: then it has another file.
-            416 if known.at > 0 => return Err(Failed::Never(Error::Changed(shown(url)))),
+            416 if known.at > 0 => return Err(self.changed(url)),
             408 | 425 | 429 | 500.. => {
                 return Err(Failed::Again(Error::Status(shown(url), answer.status)));
             }
             status => return Err(Failed::Never(Error::Status(shown(url), status))),
         };
-        let packed = answer.header("content-encoding");
-        if packed.is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
-            return Err(Failed::Never(Error::Encoding(shown(url))));
-        }
         let validator = ["etag", "last-modified"]
             .iter()
             .filter_map(|name| answer.header(name))
             .find(|word| !word.starts_with("W/"))
             .map(str::to_owned);
         let pinned = self.expected.sha256.is_some();
+        let coding = answer.header("content-encoding").unwrap_or_default();
+        if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
+            // Some servers say so of what is packed by itself: with a digest it is told when it was true.
+            known.encoded = true;
+            if !pinned {
+                return Err(Failed::Never(Error::Encoding(shown(url))));
+            }
+        }
         let same = validator.is_some()
             && validator == known.validator
             && (total.is_none() || total == known.total);
         if known.at > 0 && !pinned && !same || total.is_some_and(|total| total < known.at) {
-            return Err(Failed::Never(Error::Changed(shown(url))));
+            return Err(self.changed(url));
         }
         known.validator = validator;
         known.total = match (self.expected.size, total) {
@@ -388,6 +404,16 @@ impl Download<'_> {
         let total = known.total.unwrap_or_default();
         self.gauge.total.store(total, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// With a digest it may be something else for a while only.
+    fn changed(&self, url: &Url) -> Failed {
+        let pinned = self.expected.sha256.is_some();
+        let error = Error::Changed(shown(url), pinned);
+        match pinned {
+            true => Failed::Again(error),
+            false => Failed::Never(error),
+        }
     }
 
     async fn take(
@@ -508,7 +534,9 @@ fn redirect(url: &Url, answer: &Answer) -> Result<Option<Url>, Failed> {
     match url.join(to) {
         Ok(next) if !to.is_empty() => Ok(Some(next)),
         _ => {
-            let to = to.split(['?', '#']).next().unwrap_or_default();
+            // Neither a password nor a token.
+            let to = to.split(['?', '#', ';']).next().unwrap_or_default();
+            let to = to.rsplit('@').next().unwrap_or_default();
             Err(Failed::Never(Error::Location(
                 shown(url),
                 clean(to.as_bytes()),
@@ -543,7 +571,7 @@ impl Error {
         match self {
             Self::Size { .. } => "ImageSize",
             Self::Digest { .. } => "ImageDigest",
-            Self::Changed(_) => "ImageChanged",
+            Self::Changed(..) => "ImageChanged",
             Self::Unpinned(_) | Self::Endless(_) => "ImageUnpinned",
             Self::Stopped => "Cancelled",
             _ => "DownloadFailed",
@@ -583,11 +611,18 @@ impl fmt::Display for Error {
             Self::Range(url) => {
                 write!(f, "{url} answered for another range or name than was asked")
             }
-            Self::Changed(url) => write!(
-                f,
-                "the connection broke, and {url} does not say that it still serves the same file, or has less of it: give \
-                 the image's SHA-256, so that a download can go on"
-            ),
+            Self::Changed(url, pinned) => {
+                write!(
+                    f,
+                    "the connection broke, and {url} does not say that it still serves the same file, or has less of it"
+                )?;
+                match pinned {
+                    true => Ok(()),
+                    false => {
+                        f.write_str(": give the image's SHA-256, so that a download can go on")
+                    }
+                }
+            }
             Self::Size {
                 from,
                 expected,
@@ -636,11 +671,11 @@ mod tests {
 
     const IMAGE: &[u8] = b"01234567";
 
-    /// What a pinned download comes to whose sources answer so, one after the other; a place of its own in it is `PORT`.
-    fn answered(answers: &[&str]) -> Result<Downloaded, Error> {
+    /// What a pinned download comes to whose sources, so many, answer so, one after the other; `PORT` is theirs.
+    fn answered(answers: &[&str], sources: usize) -> Result<Downloaded, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let sources: Vec<Url> = (0..answers.len())
+        let sources: Vec<Url> = (0..sources)
             .map(|n| Url::parse(&format!("http://127.0.0.1:{port}/dir/{n}?secret")).unwrap())
             .collect();
         let stops = [Stop::new().unwrap(), Stop::new().unwrap()];
@@ -687,13 +722,29 @@ mod tests {
             "HTTP/1.1 416 No\r\nContent-Range: bytes */3\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 206 OK\r\nContent-Range: bytes 4-4/*\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n4",
         ] {
-            let error = answered(&[BROKEN, less]).unwrap_err();
+            // Only the last source is asked more than once.
+            let again = [BROKEN, less, less, less, less, less, less];
+            let error = answered(&again, 2).unwrap_err();
             let packed = less.contains("gzip");
             match error {
-                Error::Changed(_) => assert!(!packed),
+                Error::Changed(..) => assert!(!packed),
                 Error::Encoding(_) => assert!(packed),
                 error => panic!("{error:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_word_of_packing_counts_when_the_bytes_are_others() {
+        for coding in ["x-gzip", "", "identity"] {
+            let whole = WHOLE.replace(
+                "\r\n\r\n",
+                &format!("\r\nContent-Encoding: {coding}\r\n\r\n"),
+            );
+            assert!(answered(&[&whole], 1).is_ok(), "{coding}");
+            let other = whole.replace("01234567", "76543210");
+            let packed = matches!(answered(&[&other], 1), Err(Error::Encoding(_)));
+            assert_eq!(packed, coding == "x-gzip");
         }
     }
 
@@ -704,7 +755,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n012",
             "HTTP/1.1 206 OK\r\nContent-Range: bytes 0-1/3\r\nContent-Length: 2\r\n\r\n01",
         ] {
-            let done = answered(&[claim, WHOLE]).unwrap();
+            let done = answered(&[claim, WHOLE], 2).unwrap();
             assert_eq!(done.packed.size, 8, "{claim}");
             assert!(done.from.ends_with("/dir/1"), "{}", done.from);
         }
@@ -713,12 +764,12 @@ mod tests {
     #[test]
     fn what_is_all_there_is_not_asked_for_again_and_parts_are_put_together() {
         let unended = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n01234567\r\n";
-        let done = answered(&[unended, "HTTP/1.1 500 No\r\n\r\n"]).unwrap();
+        let done = answered(&[unended, "HTTP/1.1 500 No\r\n\r\n"], 2).unwrap();
         assert!(done.resumed == 0 && done.from.ends_with("/dir/0"));
         let part = "HTTP/1.1 206 OK\r\nContent-Range: bytes 4-5/8\r\nContent-Length: 2\r\n\r\n45";
         let rest = "HTTP/1.1 206 OK\r\nContent-Range: bytes 6-7/8\r\nContent-Length: 2\r\n\r\n67";
         let busy = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
-        let done = answered(&[BROKEN, part, busy, rest]).unwrap();
+        let done = answered(&[BROKEN, part, busy, rest], 1).unwrap();
         assert_eq!((done.packed.size, done.resumed), (8, 2));
     }
 
@@ -734,12 +785,21 @@ mod tests {
         ] {
             let leads = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\n\r\n");
             // The one more is for the place it leads to.
-            let done = answered(&[&leads, WHOLE]).unwrap();
+            let done = answered(&[&leads, WHOLE], 1).unwrap();
             assert!(!done.from.contains(['?', '#']), "{}", done.from);
         }
-        for to in ["", "ftp://x/y", "/a b", "/\u{e4}", "http://"] {
+        for to in [
+            "",
+            "ftp://u:secret@x/y",
+            "https:secret@x",
+            "/ ;secret=1",
+            "ftp://x/y",
+            "/a b",
+            "/\u{e4}",
+            "http://",
+        ] {
             let leads = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\n\r\n");
-            let error = answered(&[&leads]).unwrap_err();
+            let error = answered(&[&leads], 1).unwrap_err();
             assert!(matches!(error, Error::Location(..)), "{error:?}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }

@@ -164,7 +164,7 @@ pub fn write(
         let begun = gauge.source.load(Ordering::Relaxed).checked_sub(1);
         let (Some((wrong, rest)), true) = (
             begun.and_then(|nth| sources.get(nth..)?.split_first()),
-            error.is_of_what_came(),
+            error.is_of_what_came() && !gauge.holds.load(Ordering::Relaxed),
         ) else {
             return Err(error);
         };
@@ -565,7 +565,8 @@ impl Error {
         match self {
             Self::Download(error) => matches!(
                 error,
-                download::Error::Changed(_)
+                download::Error::Changed(..)
+                    | download::Error::Encoding(_)
                     | download::Error::Size { .. }
                     | download::Error::Digest { .. }
             ),

@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
-use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use super::packed::{Output, bad, cut};
 
@@ -165,6 +165,8 @@ impl Qcow2 {
         let in_cluster = self.at & ((1 << self.cluster_bits) - 1);
         if self.kept_to == self.at && in_cluster != 0 {
             let rest = skip.min((1 << self.cluster_bits) - in_cluster);
+            self.kept
+                .reserve_exact(usize::try_from(rest).unwrap_or_default());
             let read = self.input.by_ref().take(rest).read_to_end(&mut self.kept)? as u64;
             self.at += read;
             self.kept_to = self.at;
@@ -227,6 +229,12 @@ impl Qcow2 {
         let from = entry & ((1 << bits) - 1);
         let sectors = (entry >> bits) & ((1 << (self.cluster_bits - 8)) - 1);
         let end = (from / SECTOR + 1 + sectors) * SECTOR;
+        // What cannot be made smaller is not compressed.
+        if end - from > length as u64 + SECTOR {
+            return Err(bad(
+                "qcow2: a compressed cluster is longer than one that is not",
+            ));
+        }
         let mut packed = std::mem::take(&mut self.packed);
         packed.clear();
         let begin = self.kept_to - self.kept.len() as u64;
@@ -245,6 +253,7 @@ impl Qcow2 {
             }
             // The last one's sectors may lie beyond the file's end.
             let missing = end - self.at;
+            packed.reserve_exact(usize::try_from(missing).unwrap_or_default());
             self.at += self.input.by_ref().take(missing).read_to_end(&mut packed)? as u64;
             to = self.at;
         }
@@ -286,15 +295,20 @@ impl Qcow2 {
                 none.insert(zstd)
             }
         };
-        // After an error nothing more is read, and after a cluster the frame is over.
+        // Each cluster is a frame.
+        zstd.reset(ResetDirective::SessionOnly)
+            .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut packed = InBuffer::around(packed);
         let mut out = OutBuffer::around(&mut self.cluster[..]);
         loop {
             let before = (packed.pos(), out.pos());
             let left = zstd.decompress_stream(&mut out, &mut packed);
             let left = left.map_err(|_| bad("qcow2: a compressed cluster is damaged"))?;
-            if left == 0 || before == (packed.pos(), out.pos()) {
+            if left == 0 {
                 return Ok(out.pos());
+            }
+            if before == (packed.pos(), out.pos()) {
+                return Err(bad("qcow2: a compressed cluster is damaged"));
             }
         }
     }
