@@ -42,7 +42,9 @@ class Network:
              self.full(other))
         for name, end, mine in ((one, ends[0], 0), (other, ends[1], 1)):
             for pair in addresses:
-                self.do(name, "ip", "address", "add", pair[mine], "dev", end)
+                # Without it the kernel makes an IPv6 address good for listening a moment later.
+                nodad = ["nodad"] if ":" in pair[mine] else []
+                self.do(name, "ip", "address", "add", pair[mine], "dev", end, *nodad)
             self.do(name, "ip", "link", "set", end, "up")
         return ends
 
