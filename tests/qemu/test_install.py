@@ -115,7 +115,8 @@ def test_a_debian_becomes_a_hardened_node_and_stays_one(kernel, root, bcd, bette
 
             # It comes back by itself.
             before = guest.booted()
-            guest.run("systemctl --no-block reboot")
+            # Later, so that the shell is still there to say that it was asked.
+            guest.run("{ (sleep 2; exec systemctl --no-block reboot) & }")
             wait_for("another boot", lambda: guest.booted() != before, 300)
             assert guest.run("ls /run/lab/upgrade.sh").strip() == "/run/lab/upgrade.sh"
             assert connected() == node
