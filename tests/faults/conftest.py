@@ -83,8 +83,13 @@ class Injected:
     def rearm(self, process, *faults):
         """What goes wrong from now on in a program that runs; what was made and what went wrong until now."""
         id = self.arm(*faults)
-        process.process.send_signal(signal.SIGUSR1)
-        wait_for("the injector to take a plan", lambda: not process.running() or self.report()["plan"] == id)
+
+        def taken():
+            # Again and again: one that comes just before the injector waits for calls is looked at after the next of them.
+            process.process.send_signal(signal.SIGUSR1)
+            return not process.running() or self.report()["plan"] == id
+
+        wait_for("the injector to take a plan", taken)
         return self.report()["before"]
 
     def report(self):

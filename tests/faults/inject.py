@@ -100,6 +100,8 @@ class Injector:
     def read_plan(self, *_):
         with open(self.plan_path) as file:
             plan = json.load(file)
+        if plan["id"] == self.id:
+            return
         self.before = {"counts": self.counts, "done": self.done}
         self.id, self.faults, self.counts, self.done = plan["id"], plan["faults"], {}, []
         self.write_report()
