@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bcd::crypto::digest::sha256;
 use bcd::deploy::image::Expected;
-use bcd::deploy::image::download::{Download, Gauge};
+use bcd::deploy::image::download::{Download, Gauge, Pace};
 use bcd::rt;
 use bcd::sys::log::{self, Level};
 use bcd::sys::stop::Stop;
@@ -56,6 +56,7 @@ pub fn run(data: &[u8]) {
     let download = Download {
         sources: &sources,
         expected,
+        pace: Pace::default(),
         stops: stops.each_ref(),
         gauge: &gauge,
         pieces,

@@ -249,13 +249,14 @@ impl Deploy {
         }
         self.table(&mut written, disk, receipt)?;
         alone(patience, &written.names(disk), receipt.disk.as_ref())?;
-        let os_files = |error| image::Error::Disk("write the OS's files to", 0, error);
         if !self.files.is_empty() {
             let table = written.table(disk)?;
             let given = patience.during(OS_FILES, || {
                 Ok(self.give_files(context, &table, disk, receipt))
             });
-            given.map_err(os_files)?.map_err(image::Error::Files)?;
+            given
+                .map_err(|error| image::Error::Disk("write the OS's files to", 0, error))?
+                .map_err(image::Error::Files)?;
         }
         let table = written.table(disk)?;
         let last = " (in the last step: it may boot the image)";

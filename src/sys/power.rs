@@ -109,11 +109,11 @@ fn flush() {
         return rustix::fs::sync();
     };
     let said = done.clone();
-    let flush = move || {
+    let sync = move || {
         rustix::fs::sync();
         said.say();
     };
-    match thread::start("flush", Box::new(flush)) {
+    match thread::start("flush", Box::new(sync)) {
         Ok(()) => drop(done.wait(FLUSHING)),
         Err(_) => rustix::fs::sync(),
     }

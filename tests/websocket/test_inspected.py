@@ -121,7 +121,9 @@ def test_one_bit_changed_on_the_way_ends_the_session_and_is_never_believed(dev, 
 
     node = inspected(change=flip)
     node.id = node.join(token())
-    assert state["flip"] >= 2, "a connection has two messages this way, or more, and each was hit"
+    # Down, what follows the handshake may come as one.
+    least = {"up": 3, "down": 2}[direction]
+    assert state["flip"] >= least, "a connection has few messages this way, but each was hit"
     assert {n["id"] for n in dev.nodes()} - before == {node.id}
 
 

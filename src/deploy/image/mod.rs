@@ -35,7 +35,7 @@ use crate::sys::memory::Region;
 use crate::sys::stop::Stop;
 use crate::wire::url::Url;
 
-use self::download::{Download, Downloaded, Gauge};
+use self::download::{Download, Downloaded, Gauge, Pace};
 use self::packed::{Format, Input, Output, Pieces, bad, detect};
 use super::files;
 use super::gpt::{self, Table};
@@ -161,16 +161,13 @@ pub fn write(
             Ok(written) => return Ok(written),
             Err(error) => error,
         };
-        let begun = gauge.source.load(Ordering::Relaxed).checked_sub(1);
-        let (Some((wrong, rest)), true) = (
-            begun.and_then(|nth| sources.get(nth..)?.split_first()),
-            error.is_of_what_came() && !gauge.holds.load(Ordering::Relaxed),
-        ) else {
+        // What is pinned and there no other source has better.
+        let is_other = error.is_of_what_came() && !gauge.holds.load(Ordering::Relaxed);
+        let begun = gauge.source.load(Ordering::Relaxed);
+        let (done, rest) = sources.split_at_checked(begun).unwrap_or_default();
+        let Some(wrong) = done.last().filter(|_| is_other && !rest.is_empty()) else {
             return Err(error);
         };
-        if rest.is_empty() {
-            return Err(error);
-        }
         let fields = [
             ("source", Value::Text(&download::shown(wrong))),
             ("error", Value::Chain(&error)),
@@ -203,6 +200,7 @@ fn write_from(
         let download = Download {
             sources,
             expected: image.packed,
+            pace: Pace::default(),
             stops: [stop, &halt],
             gauge,
             pieces: to_pieces,

@@ -107,6 +107,24 @@ fn compressed_data_fill_clusters_that_others_were_put_behind() {
 }
 
 #[test]
+fn a_compressed_cluster_takes_no_more_room_than_one_that_is_not() {
+    let (_, packed) = testdata!("mixed-4096.qcow2.zst");
+    let mut image = Vec::new();
+    let mut whole = zstd::Zstd::new(Box::new(Cursor::new(packed))).unwrap();
+    whole.read_to_end(&mut image).unwrap();
+    let number = |image: &[u8], at: usize| {
+        u64::from_be_bytes(image[at..at + 8].try_into().unwrap()) & 0x00ff_ffff_ffff_fe00
+    };
+    // The first entry of the first table of clusters: how many sectors are told behind bit 62.
+    let l1 = number(&image, 40) as usize;
+    let l2 = number(&image, l1) as usize;
+    assert!(image[l2] & 0x40 != 0 && unpacked(&image).is_ok());
+    image[l2] |= 0x3c;
+    let error = unpacked(&image).unwrap_err();
+    assert!(error.contains("longer than one that is not"), "{error}");
+}
+
+#[test]
 fn an_image_that_was_cut_or_changed_anywhere_is_never_taken_for_whole() {
     for (name, packed) in [
         testdata!("image.gz"),
