@@ -27,8 +27,10 @@ pub fn run(data: &[u8]) {
     let look = || {
         of_disk(512, &mut |at, length| {
             let from = usize::try_from(at % LOOK as u64).expect("it is small");
-            let bytes = head.iter().cycle().skip(from).take(length.min(LOOK));
-            Ok(bytes.copied().collect())
+            let (before, after) = head.split_at(from);
+            let mut bytes = [after, before].concat();
+            bytes.truncate(length);
+            Ok(bytes)
         })
     };
     let names = look();

@@ -145,7 +145,7 @@ mod tests {
     fn claimed(
         answers: impl Fn(&OrderClaim) -> Vec<OrderAnswer> + Send + 'static,
     ) -> Result<(), Failure> {
-        let (frames, mut sent) = channel(4);
+        let (frames, sent) = channel(4);
         let orders = Orders::new(frames);
         let gateway = orders.clone();
         let answering = std::thread::spawn(move || {

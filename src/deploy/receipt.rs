@@ -54,7 +54,7 @@ impl Signer {
         if payload.len() > PAYLOAD {
             return Err(SignError::TooLong(payload.len()));
         }
-        let (answer, mut answered) = channel(1);
+        let (answer, answered) = channel(1);
         let asked = self.0.send_blocking((purpose, payload, answer));
         asked.map_err(|_| SignError::Gone)?;
         let signed = answered.recv_blocking().ok_or(SignError::Gone)?;

@@ -156,7 +156,7 @@ impl Journal {
             Keeper::Thread(jobs) => jobs,
             Keeper::Memory(memory) => return self.with(memory, |memory| memory.commit(entries)),
         };
-        let (reply, mut answer) = channel(1);
+        let (reply, answer) = channel(1);
         jobs.send_blocking(Job::Commit(entries, reply))
             .map_err(|_| JournalError::Closed)?;
         answer.recv_blocking().unwrap_or(Err(JournalError::Closed))

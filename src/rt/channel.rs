@@ -47,14 +47,17 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Something was put, or the last sender is gone.
+    /// Something was put, which one receiver will take, or the last sender is gone, which all shall hear.
     fn made_news(&self, state: MutexGuard<'_, State<T>>) {
         let mut state = state;
         let receiving = state.receiving.take();
         let blocked = state.blocked_receiving > 0;
+        let all = state.senders == 0;
         drop(state);
-        if blocked {
-            self.filled.notify_all();
+        match blocked {
+            true if all => self.filled.notify_all(),
+            true => self.filled.notify_one(),
+            false => {}
         }
         if let Some(waker) = receiving {
             waker.wake();
@@ -226,8 +229,9 @@ impl<T> Receiver<T> {
         Some(value)
     }
 
-    /// The next value, `None` when the queue is empty and all senders are gone: for threads.
-    pub fn recv_blocking(&mut self) -> Option<T> {
+    /// The next value, `None` when the queue is empty and all senders are gone: for threads. Several may wait
+    /// for it; each value goes to one of them.
+    pub fn recv_blocking(&self) -> Option<T> {
         let mut state = self.0.lock();
         loop {
             if let Some(value) = state.queue.pop_front() {

@@ -4,6 +4,7 @@ use std::future::{pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -184,7 +185,7 @@ fn a_thread_feeds_the_loop_and_a_full_queue_stops_it() {
 
 #[test]
 fn the_loop_feeds_a_thread() {
-    let (sender, mut receiver) = channel(2);
+    let (sender, receiver) = channel(2);
     let thread = thread::spawn(move || {
         let mut sum = 0;
         while let Some(n) = receiver.recv_blocking() {
@@ -198,6 +199,26 @@ fn the_loop_feeds_a_thread() {
         }
     });
     assert_eq!(thread.join().unwrap(), 499_500);
+}
+
+#[test]
+fn threads_that_wait_together_take_each_value_once_and_all_hear_of_the_end() {
+    let (sender, receiver) = channel(1);
+    let receiver = Arc::new(receiver);
+    let takers: Vec<_> = (0..4)
+        .map(|_| {
+            let receiver = receiver.clone();
+            thread::spawn(move || std::iter::from_fn(|| receiver.recv_blocking()).collect())
+        })
+        .collect();
+    for n in 0..1000 {
+        sender.send_blocking(n).unwrap();
+    }
+    drop(sender);
+    let taken = takers.into_iter().map(|taker| taker.join().unwrap());
+    let mut taken: Vec<u32> = taken.collect::<Vec<Vec<_>>>().concat();
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(0..1000));
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn write_from(
     let (to_used, used) = channel(PIECES);
     let (to_free, free) = channel(BLOCKS);
     let (to_full, full) = channel(BLOCKS);
-    let (to_digested, mut digested) = channel(BLOCKS);
+    let (to_digested, digested) = channel(BLOCKS);
     for _ in 0..BLOCKS {
         let block = Region::new(BLOCK).map_err(Error::Resources)?;
         let _ = to_free.try_send(block);
@@ -321,7 +321,7 @@ fn unpack(
     pieces: Pieces,
     disk: u64,
     gauge: &Gauge,
-    mut free: Receiver<Region>,
+    free: Receiver<Region>,
     full: &Sender<Full>,
 ) -> Result<Vec<&'static str>, Error> {
     let (mut output, formats) = unpacked(Box::new(pieces), disk)?;
@@ -357,7 +357,7 @@ fn fill(output: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn digest(mut full: Receiver<Full>, digested: &Sender<Full>) -> [u8; 32] {
+fn digest(full: Receiver<Full>, digested: &Sender<Full>) -> [u8; 32] {
     let mut digest = Sha256::new();
     while let Some((block, length)) = full.recv_blocking() {
         digest.update(block.bytes().get(..length).unwrap_or_default());
@@ -512,8 +512,8 @@ impl Written {
         let first = usize::try_from(size).unwrap_or(HEAD).min(HEAD);
         let mut read = Sha256::new();
         read.update(self.head.bytes().get(..first).unwrap_or_default());
-        let (to_free, mut free) = channel(2);
-        let (to_full, mut full) = channel(2);
+        let (to_free, free) = channel(2);
+        let (to_full, full) = channel(2);
         for _ in 0..2 {
             let _ = to_free.try_send(Region::new(BLOCK).map_err(Error::Resources)?);
         }

@@ -64,7 +64,7 @@ impl Loops {
                 connections: connections.clone(),
             });
             let (gateway, tls, alive) = (gateway.clone(), tls.clone(), alive.clone());
-            let (started, mut starting) = channel(1);
+            let (started, starting) = channel(1);
             thread::Builder::new()
                 .name(format!("gateway-{number}"))
                 .spawn(move || {

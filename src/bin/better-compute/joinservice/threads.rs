@@ -160,7 +160,7 @@ pub fn start(service: JoinService, readers: usize) -> io::Result<LocalRelay> {
     let (jobs, jobs_in) = channel(QUEUE + QUEUE_MORE + 1);
     // A call is once in here to be read and once to be answered, never both.
     let (tasks, tasks_in) = channel(QUEUE + readers);
-    let tasks_in = Arc::new(Mutex::new(tasks_in));
+    let tasks_in = Arc::new(tasks_in);
     let keys = Arc::new(Mutex::new(service.keys()));
     let shared = Arc::new(Mutex::new(Shared {
         trust: service.trust(),
@@ -188,11 +188,9 @@ pub fn start(service: JoinService, readers: usize) -> io::Result<LocalRelay> {
 }
 
 /// A reader.
-fn read(tasks: &Mutex<Receiver<Task>>, jobs: &Sender<Job>, keys: &Mutex<Arc<Keys>>) {
+fn read(tasks: &Receiver<Task>, jobs: &Sender<Job>, keys: &Mutex<Arc<Keys>>) {
     loop {
-        // One waits in the queue, the others for the lock.
-        let task = locked(tasks).recv_blocking();
-        match task {
+        match tasks.recv_blocking() {
             Some(Task::Read(request, caller)) => {
                 let keys = locked(keys).clone();
                 match keys.read(caller.call, &request, &caller.address, now_ms()) {
