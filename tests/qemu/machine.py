@@ -145,16 +145,16 @@ def uefi(variables, keys=False):
 
 
 def nvme(path, serial, *device):
-    return ["-drive", f"file={path},if=none,id={serial},format=raw,cache=unsafe",
-            "-device", ",".join([f"nvme,drive={serial},serial={serial}", *device])]
+    return [*drive(path, serial, cache="unsafe"), "-device",
+            ",".join([f"nvme,drive={serial},serial={serial}", *device])]
 
 
-def drive(path, name, *options):
-    return ["-drive", ",".join([f"file={path},if=none,id={name},format=raw,cache=writethrough", *options])]
+def drive(path, name, *options, cache="writethrough"):
+    return ["-drive", ",".join([f"file={path},if=none,id={name},format=raw,cache={cache}", *options])]
 
 
-def virtio(path, serial, *options, device=()):
-    return [*drive(path, serial, *options), "-device",
+def virtio(path, serial, *options, device=(), cache="writethrough"):
+    return [*drive(path, serial, *options, cache=cache), "-device",
             ",".join([f"virtio-blk-pci,drive={serial},serial={serial}", *device])]
 
 

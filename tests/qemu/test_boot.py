@@ -15,7 +15,7 @@ import pytest
 from lab import ROOT, wait_for
 from qemu import bootable
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
-from qemu.machine import TOLERANT, nvme, uefi, user_network
+from qemu.machine import TOLERANT, nvme, uefi, user_network, virtio
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -147,7 +147,9 @@ def test_by_uefi_too_and_the_firmware_then_starts_what_was_deployed(machine, dev
     files = tmp_path / "files"
     files.mkdir()
     name, sha256 = debian(bcd, parts, files)
-    hardware = [*user_network("n0", FIRST), *uefi(tmp_path / "vars.fd"), *nvme(disk(tmp_path / "one.disk", 900), "NVME0001")]
+    # QEMU 7.2's NVMe controller lost a command in this lab, twice, and then all but eight after each reset of the guest's driver.
+    hardware = [*user_network("n0", FIRST), *uefi(tmp_path / "vars.fd"),
+                *virtio(disk(tmp_path / "one.disk", 900), "VIRT0001", cache="unsafe")]
     guest = machine(parameters(dev, FIRST, "--append", CONSOLES), *hardware, boots=(kernel / "vmlinuz", deploying), memory=1024)
     guest.wait_for(JOINED, 400)
     facts = with_facts(dev, FIRST, 300)["facts"]
