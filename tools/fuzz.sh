@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes with libFuzzer: each target for FUZZ_SECONDS (default 60), so many at a time as there are processors, or FUZZ_JOBS.
+# Fuzzes with libFuzzer: each target for FUZZ_SECONDS (default 60), so many at a time as there are processors.
 #
 #   FUZZ_SECONDS=600 tools/fuzz.sh [TARGET]...     all targets of fuzz/ when none is named
 #
@@ -13,9 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seconds=${FUZZ_SECONDS:-60} jobs=${FUZZ_JOBS:-$(nproc)}
+seconds=${FUZZ_SECONDS:-60} jobs=$(nproc)
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz: FUZZ_SECONDS is no number of seconds: $seconds" >&2; exit 2; }
-[[ $jobs =~ ^[1-9][0-9]*$ ]] || { echo "fuzz: FUZZ_JOBS is no number of jobs: $jobs" >&2; exit 2; }
 mapfile -t known < <(sed -n 's|^path = "fuzz_targets/\(.*\)\.rs"|\1|p' fuzz/Cargo.toml)
 [[ $# -gt 0 ]] || set -- "${known[@]}"
 for target in "$@"; do

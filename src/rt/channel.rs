@@ -51,13 +51,12 @@ impl<T> Shared<T> {
     fn made_news(&self, state: MutexGuard<'_, State<T>>) {
         let mut state = state;
         let receiving = state.receiving.take();
-        let blocked = state.blocked_receiving > 0;
-        let all = state.senders == 0;
+        let (blocked, senders) = (state.blocked_receiving, state.senders);
         drop(state);
-        match blocked {
-            true if all => self.filled.notify_all(),
-            true => self.filled.notify_one(),
-            false => {}
+        match (blocked, senders) {
+            (0, _) => {}
+            (_, 0) => self.filled.notify_all(),
+            _ => self.filled.notify_one(),
         }
         if let Some(waker) = receiving {
             waker.wake();

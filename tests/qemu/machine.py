@@ -121,12 +121,17 @@ class Shell:
     def run(self, command, seconds=120.0):
         """The command's output."""
         self.count += 1
-        # The marks in two parts: the terminal echoes the command, once or twice, and neither may be taken for them.
+        # The marks in two parts: the terminal echoes the command, once or twice, and neither may be taken for them. What init
+        # and bcd say on the same terminal may stand before them on their lines.
         before = len(self.machine.output(self.machine.debug))
         self.socket.sendall(f"echo be''gin-{self.count}; {command}; echo do''ne-{self.count}\n".encode())
-        done = self.machine.wait_for(f"^done-{self.count}$", seconds, self.machine.debug, before)
+        done = self.machine.wait_for(f"done-{self.count}$", seconds, self.machine.debug, before)
         text = self.machine.output(self.machine.debug)[before:done.start()]
-        return re.split(f"^begin-{self.count}\n", text, maxsplit=1, flags=re.M)[-1]
+        return re.split(f"begin-{self.count}\n", text, maxsplit=1)[-1]
+
+    def number(self, command):
+        """The number that a command prints, whatever else is said around it."""
+        return int(re.search(r"^\d+$", self.run(command), re.M)[0])
 
 
 def days_ahead(days):

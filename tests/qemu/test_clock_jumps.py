@@ -2,7 +2,6 @@
 plane signed and what has passed since."""
 
 import json
-import re
 import time
 
 import pytest
@@ -36,7 +35,7 @@ def test_a_clock_that_jumps_by_years_costs_no_session_no_command_and_no_renewal(
     def jump(years):
         """Where the clock stood is where it is counted from: the true time."""
         shell.run(f"busybox date -u -s @{int(time.time() + years * YEAR)}", 60)
-        assert abs(int(re.search(r"^(\d{8,})$", shell.run("busybox date +%s"), re.M)[1]) - time.time() - years * YEAR) < 300
+        assert abs(shell.number("busybox date +%s") - time.time() - years * YEAR) < 300
 
     def do():
         """A command with a deadline of minutes."""
