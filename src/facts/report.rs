@@ -2,8 +2,9 @@
 //!
 //! They are collected with the first session, then hourly, and sooner when the kernel tells of a changed
 //! link, address or device. Nothing waits for that word: [`Duty`] looks when a session begins and at each
-//! heartbeat, the moments at which an idle node is awake anyway. Between two collections are ten
-//! minutes at least, so a link that flaps makes no flood. After word of the network alone, the
+//! heartbeat, the moments at which an idle node is awake anyway. A disk that is found late, as behind a
+//! controller that takes its time, is told half a minute after the first facts; while word keeps coming the
+//! gap doubles, up to ten minutes, so a link that flaps makes no flood. After word of the network alone, the
 //! interfaces are read first, and the rest only if they are not as they were. In a ramdisk, what init found
 //! out is told at the next of these moments: it comes once, and a ramdisk does not run for long.
 //!
@@ -27,8 +28,10 @@ use crate::sys::netlink::{News, Watch};
 const MARK: &str = "facts";
 /// Without any word of a change.
 const EVERY: Duration = Duration::from_secs(3600);
-/// Between two collections, whatever happens.
-const GAP: Duration = Duration::from_secs(600);
+/// Between a collection and the next that news asks for, after a time without any.
+const GAP: Duration = Duration::from_secs(30);
+/// The same while news keeps coming: the gap doubles up to this.
+const MAX_GAP: Duration = Duration::from_secs(600);
 /// A collection that takes longer hangs in some driver.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -208,6 +211,8 @@ struct Pace {
     whole: Option<Duration>,
     any: Option<Duration>,
     news: News,
+    /// Between the last collection and the next that news asks for.
+    gap: Duration,
     /// A collection that has not ended, since when, and whether it was complained of.
     running: Option<(Duration, bool)>,
 }
@@ -228,12 +233,18 @@ impl Pace {
         }
         let over =
             |last: Option<Duration>, span| last.is_none_or(|last| now.saturating_sub(last) >= span);
-        let cause = if over(self.whole, EVERY) || (over(self.any, GAP) && self.news.devices) {
+        let may = over(self.any, self.gap);
+        let cause = if over(self.whole, EVERY) || (may && self.news.devices) {
             Cause::Any
-        } else if over(self.any, GAP) && self.news.network {
+        } else if may && self.news.network {
             Cause::Network
         } else {
             return Step::Rest;
+        };
+        self.gap = if over(self.any, 2 * MAX_GAP) {
+            GAP
+        } else {
+            MAX_GAP.min(2 * self.gap)
         };
         self.news = News::default();
         self.any = Some(now);
@@ -270,33 +281,45 @@ mod tests {
         let mut pace = Pace::default();
         #[rustfmt::skip]
         let table = [
-            // minutes, news, step
+            // seconds, news, step
             (0, NOTHING, Step::Collect(Cause::Any)),
-            (1, NOTHING, Step::Rest),
-            // Flapping from the first minute on: heard, and looked into when the time has come.
-            (1, NETWORK, Step::Rest),
-            (9, NETWORK, Step::Rest),
-            (10, NOTHING, Step::Collect(Cause::Network)),
-            (11, NETWORK, Step::Rest),
-            (12, DEVICES, Step::Rest),
-            (20, NOTHING, Step::Collect(Cause::Any)),
-            (40, NOTHING, Step::Rest),
-            (45, NETWORK, Step::Collect(Cause::Network)),
+            // A disk that was found late.
+            (15, DEVICES, Step::Rest),
+            (29, NOTHING, Step::Rest),
+            (30, NOTHING, Step::Collect(Cause::Any)),
+            // Flapping: heard, and looked into when the time has come, which is later each time.
+            (45, NETWORK, Step::Rest),
+            (89, NETWORK, Step::Rest),
+            (90, NETWORK, Step::Collect(Cause::Network)),
+            (209, NETWORK, Step::Rest),
+            (210, NETWORK, Step::Collect(Cause::Network)),
+            (449, NETWORK, Step::Rest),
+            (450, NETWORK, Step::Collect(Cause::Network)),
+            (929, NETWORK, Step::Rest),
+            (930, NETWORK, Step::Collect(Cause::Network)),
+            (1529, NETWORK, Step::Rest),
+            (1530, NETWORK, Step::Collect(Cause::Network)),
+            (2130, DEVICES, Step::Collect(Cause::Any)),
+            (2131, NETWORK, Step::Rest),
+            (2730, NOTHING, Step::Collect(Cause::Network)),
             // Looking at the network does not put off the rest.
-            (79, NOTHING, Step::Rest),
-            (80, NOTHING, Step::Collect(Cause::Any)),
-            (80, DEVICES, Step::Rest),
-            (90, NOTHING, Step::Collect(Cause::Any)),
+            (5729, NOTHING, Step::Rest),
+            (5730, NOTHING, Step::Collect(Cause::Any)),
+            // After a long silence the next word is taken up soon again.
+            (5759, DEVICES, Step::Rest),
+            (5760, NOTHING, Step::Collect(Cause::Any)),
+            (5819, DEVICES, Step::Rest),
+            (5820, NOTHING, Step::Collect(Cause::Any)),
         ];
-        for (minutes, news, expected) in table {
-            let now = Duration::from_secs(7 + minutes * 60);
-            assert_eq!(pace.step(now, news), expected, "{minutes}");
+        for (seconds, news, expected) in table {
+            let now = Duration::from_secs(7 + seconds);
+            assert_eq!(pace.step(now, news), expected, "{seconds}");
             pace.running = None;
         }
         // What init wrote does not wait, but for a collection that runs.
-        pace.running = Some((Duration::from_secs(5460), false));
+        pace.running = Some((Duration::from_secs(5860), false));
         pace.at_once();
-        let now = Duration::from_secs(5470);
+        let now = Duration::from_secs(5870);
         assert_eq!(pace.step(now, NOTHING), Step::Rest);
         pace.running = None;
         assert_eq!(pace.step(now, NOTHING), Step::Collect(Cause::Any));

@@ -32,3 +32,14 @@ def with_facts(dev, mac, seconds, good=lambda facts: True):
     except pytest.fail.Exception as failure:
         failure.add_note(f"it was known as {json.dumps(seen)}")
         raise
+
+
+def with_disks(dev, mac, count=1):
+    """Its disks' names by their serial numbers, once it has told of so many. What it found after its first look is asked for."""
+    def told(facts):
+        if len(facts["disks"]) == count:
+            return True
+        node = dev.json("machines", "show", mac)["node"]["id"]
+        dev.run("commands", "run", node, "node.facts", "--wait", check=False)
+        return False
+    return {disk["serial"]: disk["stable_name"] for disk in with_facts(dev, mac, 300, told)["facts"]["disks"]}

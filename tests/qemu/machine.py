@@ -163,6 +163,19 @@ def virtio(path, serial, *options, device=(), cache="writethrough"):
             ",".join([f"virtio-blk-pci,drive={serial},serial={serial}", *device])]
 
 
+@contextlib.contextmanager
+def swapped(guest, drive, **device):
+    """The guest's SCSI disk `disk` is another from here on, `disk2`, of the same name; bcd stands still until the block is left."""
+    shell = guest.shell()
+    shell.run("busybox killall -STOP bcd")
+    guest.qmp("device_del", id="disk")
+    wait_for("the disk to go", lambda: "sda" not in shell.run("busybox ls /sys/block"), 60)
+    guest.qmp("device_add", driver="scsi-hd", bus="scsi.0", lun="1", id="disk2", drive=drive, device_id="same", **device)
+    wait_for("the other disk", lambda: "sda" in shell.run("busybox ls /sys/block"), 60)
+    yield
+    shell.run("busybox killall -CONT bcd")
+
+
 def user_network(name, mac, *more, options="", model="virtio-net-pci"):
     """A NIC on QEMU's own network: its DHCP server gives 10.0.2.15, the host is 10.0.2.2."""
     return ["-netdev", f"user,id={name}{options}", "-device", ",".join([f"{model},netdev={name},mac={mac},romfile=", *more])]

@@ -14,7 +14,7 @@ import pytest
 
 from lab import ROOT, wait_for
 from qemu import bootable
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks, with_facts
 from qemu.machine import TOLERANT, nvme, uefi, user_network, virtio
 
 pytestmark = pytest.mark.timeout(2400)
@@ -99,8 +99,7 @@ def test_from_power_on_to_the_installed_node(machine, dev, bcd, parts, kernel, d
             "", "-netdev", f"user,id=n0,tftp={files},bootfile=boot.ipxe", "-device", f"virtio-net-pci,netdev=n0,mac={FIRST},bootindex=2",
             *nvme(disks[0], "NVME0001", "bootindex=1"), *nvme(disks[1], "NVME0002"), direct=False, memory=1024)
         guest.wait_for(JOINED, 400)
-        facts = with_facts(dev, FIRST, 300)["facts"]
-        names = {disk["serial"]: disk["stable_name"] for disk in facts["disks"]}
+        names = with_disks(dev, FIRST, 2)
 
         # Nothing was deployed: which disk is meant is not guessed.
         refused = dev.run("machines", "boot", FIRST, check=False)
@@ -152,9 +151,9 @@ def test_by_uefi_too_and_the_firmware_then_starts_what_was_deployed(machine, dev
                 *virtio(disk(tmp_path / "one.disk", 900), "VIRT0001", cache="unsafe")]
     guest = machine(parameters(dev, FIRST, "--append", CONSOLES), *hardware, boots=(kernel / "vmlinuz", deploying), memory=1024)
     guest.wait_for(JOINED, 400)
-    facts = with_facts(dev, FIRST, 300)["facts"]
+    target, = with_disks(dev, FIRST).values()
     with web(files) as url:
-        order = deployed(dev, facts["disks"][0]["stable_name"], f"{url}/{name}", sha256)
+        order = deployed(dev, target, f"{url}/{name}", sha256)
     says = dev.json("receipts", "show", order)["says"]
     assert says["bootEntry"]["loader"].lower() == r"\efi\debian\grubx64.efi", says
     result = succeeded(dev, "machines", "boot", FIRST)["result"]
@@ -176,7 +175,7 @@ def test_what_cannot_be_started_is_told_and_a_machine_goes_off(machine, dev, ker
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), *nvme(disk(tmp_path / "blank.disk", 64), "NVME0001"),
         boots=(kernel / "vmlinuz", deploying))
     guest.wait_for(JOINED, 300)
-    name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
+    name, = with_disks(dev, FIRST).values()
 
     # It stays when it is to stay.
     done = dev.run("machines", "boot", FIRST, "--disk", name, "--no-fallback", "--wait", "--json", check=False)

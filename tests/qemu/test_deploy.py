@@ -5,7 +5,7 @@ import re
 import pytest
 
 from promises import hold
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks
 from qemu.images import MIB, SIZE, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
 from qemu.machine import user_network
 
@@ -24,8 +24,7 @@ def test_images_go_to_all_kinds_of_disks_and_nothing_boots_what_is_not_the_image
           for part in ("-drive", f"file={disks[name]},if=none,id={name},format=raw,cache=writethrough",
                        "-device", f"{device},drive={name}")])
     guest.wait_for(JOINED, 300)
-    facts = with_facts(dev, FIRST, 300)["facts"]
-    names = {disk["serial"]: disk["stable_name"] for disk in facts["disks"]}
+    names = with_disks(dev, FIRST, 4)
     packed = first.with_name("first.raw.zst")
     pinned = ["--sha256", sha256(packed)]
 

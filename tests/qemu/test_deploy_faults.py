@@ -7,9 +7,9 @@ import pytest
 
 from gateway_api import call
 from lab import wait_for
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks, with_facts
 from qemu.images import MIB, SIZE, deploy, disk, images, make, over, receipt, run, sha256  # noqa: F401
-from qemu.machine import drive, user_network
+from qemu.machine import drive, swapped, user_network
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -56,12 +56,12 @@ def test_disks_that_fail_or_were_swapped_and_orders_that_come_again(machine, dev
         "-drive", f"if=none,id=broken,format=raw,cache=writethrough,file.driver=blkdebug,file.config={rules},"
                   f"file.image.driver=file,file.image.filename={broken}",
         "-device", "virtio-blk-pci,drive=broken,serial=BROKEN01,discard=off,write-zeroes=off,werror=report",
-        *drive(first, "a", SLOW), *drive(second, "b"),
+        *drive(first, "a"), *drive(second, "b", SLOW),
         "-device", "scsi-hd,bus=scsi.0,lun=1,id=disk,drive=a,device_id=same,max_io_size=8192")
     guest.wait_for(JOINED, 300)
-    facts = with_facts(dev, FIRST, 300, lambda facts: len(facts["disks"]) == 2)["facts"]
-    bad = next(disk["stable_name"] for disk in facts["disks"] if disk["serial"] == "BROKEN01")
-    good = next(disk["stable_name"] for disk in facts["disks"] if disk["stable_name"] != bad)
+    names = with_disks(dev, FIRST, 2)
+    bad = names.pop("BROKEN01")
+    good, = names.values()
 
     # It fails in the middle. So does the deploy, and the receipt says where.
     command = deploy(dev, bad, f"{images.url}/{packed.name}", "--sha256", sha256(packed), check=False)
@@ -84,26 +84,25 @@ def test_disks_that_fail_or_were_swapped_and_orders_that_come_again(machine, dev
     assert (json.loads(done.stdout)["reason"]) == "OrderUnsigned", done.stdout
     assert len(images.asked) == asked and len(dev.json("receipts", "list")["receipts"]) == 1
 
-    # Pulled in the last step: its write fails, and nothing claims that it was done.
-    id = ordered(dev, good, f"{images.url}/{packed.name}", sha256(packed))
-    the_last_step_is_slow(dev, guest, id, "a", first)
-    guest.qmp("device_del", id="disk")
-    command = over(dev, id)
-    assert (command["state"], command["reason"]) == ("failed", "DiskFailed"), command
-    said = receipt(dev, command)["says"]
-    assert (said["outcome"], said["readBack"]) == ("failed", True) and boots_nothing(first), said
-
     # Another disk under the name that was ordered: it is not touched, and the order not spent on it.
     asked = len(images.asked)
-    shell = guest.shell()
-    wait_for("the disk to go", lambda: "sda" not in shell.run("busybox ls /sys/block"), 60)
-    guest.qmp("device_add", driver="scsi-hd", bus="scsi.0", lun="1", id="disk2", drive="b", device_id="same")
-    wait_for("the other disk", lambda: "sda" in shell.run("busybox ls /sys/block"), 60)
-    command = deploy(dev, good, f"{images.url}/{packed.name}", "--sha256", sha256(packed), check=False)
+    with swapped(guest, "b", max_io_size=8192):
+        id = ordered(dev, good, f"{images.url}/{packed.name}", sha256(packed))
+    command = over(dev, id)
     assert (command["state"], command["reason"]) == ("failed", "DiskChanged"), command
     assert str(64 * MIB) in command["message"] and str(72 * MIB) in command["message"], command
     assert second.read_bytes() == 72 * OLD
-    assert len(images.asked) == asked and len(dev.json("receipts", "list")["receipts"]) == 2
+    assert len(images.asked) == asked and len(dev.json("receipts", "list")["receipts"]) == 1
+
+    # It is told of, unasked, and can be ordered then. Pulled in the last step: its write fails, and nothing claims that it was done.
+    with_facts(dev, FIRST, 300, lambda facts: any(disk["size_bytes"] == 72 * MIB for disk in facts["disks"]))
+    id = ordered(dev, good, f"{images.url}/{packed.name}", sha256(packed))
+    the_last_step_is_slow(dev, guest, id, "b", second)
+    guest.qmp("device_del", id="disk2")
+    command = over(dev, id)
+    assert (command["state"], command["reason"]) == ("failed", "DiskFailed"), command
+    said = receipt(dev, command)["says"]
+    assert (said["outcome"], said["readBack"]) == ("failed", True) and boots_nothing(second), said
 
 
 def test_the_power_goes_while_an_image_is_written_and_in_the_last_step(machine, dev, tmp_path, images):  # noqa: F811
@@ -121,8 +120,7 @@ def test_the_power_goes_while_an_image_is_written_and_in_the_last_step(machine, 
         nodes = {node["id"] for node in dev.nodes()}
         wait_for("its session", lambda: dev.json("machines", "show", FIRST)["node"]["state"] == "connected"
                  and len(nodes) == number, 120)
-        facts = with_facts(dev, FIRST, 300, lambda facts: len(facts["disks"]) == 1)["facts"]
-        return guest, facts["disks"][0]["stable_name"]
+        return guest, with_disks(dev, FIRST)["NVME0001"]
 
     # In the middle of the download.
     guest, name = boot(1)

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from lab import wait_for
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks
 from qemu.images import MIB, deploy, disk, images, make, receipt, run, sha256  # noqa: F401
 from qemu.machine import uefi, user_network
 
@@ -41,7 +41,7 @@ def test_an_os_gets_its_files_and_nobody_else_their_secrets(machine, dev, tmp_pa
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), "-device", "virtio-blk-pci,serial=VIRT0001,drive=virt",
         "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=(kernel / "vmlinuz", deploying), memory=512)
     guest.wait_for(JOINED, 300)
-    name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
+    name, = with_disks(dev, FIRST).values()
     (tmp_path / "user-data").write_text(USER_DATA)
     token = dev.token()
     (tmp_path / "token").write_text(token + "\n")
@@ -121,7 +121,7 @@ def test_the_firmware_starts_the_disk_first_and_has_one_entry_for_it(machine, de
         *uefi(tmp_path / "vars.fd"),
         "-drive", f"file={target},if=none,id=virt,format=raw,cache=writethrough", boots=(kernel / "vmlinuz", deploying), memory=512)
     guest.wait_for(JOINED, 400)
-    name = with_facts(dev, FIRST, 300)["facts"]["disks"][0]["stable_name"]
+    name, = with_disks(dev, FIRST).values()
     entries = []
     for image, loader in [(first, "\\EFI\\debian\\shimx64.efi"), (second, "\\EFI\\BOOT\\BOOTX64.EFI")]:
         command = deploy(dev, name, f"{images.url}/{image.name}", "--sha256", sha256(image), "--new-guids")

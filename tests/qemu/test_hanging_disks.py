@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lab import wait_for
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks
 from qemu.images import MIB, deploy, disk, images, make, over, receipt, sha256  # noqa: F401
 from qemu.machine import user_network, virtio
 
@@ -36,8 +36,7 @@ def test_a_disk_that_hangs_is_given_up_and_told_and_the_machine_goes_on(machine,
                 for name, path in paths.items()]
     guest = machine(parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), *sum(hardware, []))
     guest.wait_for(JOINED, 300)
-    facts = with_facts(dev, FIRST, 300, lambda facts: len(facts["disks"]) == 3)["facts"]
-    names = {disk["serial"]: disk["stable_name"] for disk in facts["disks"]}
+    names = with_disks(dev, FIRST, 3)
 
     # One while it is read back, the other in the middle of its wipe.
     deploying = ordered(dev, "deploy", FIRST, "--disk", names["read"], "--image", f"{images.url}/{packed.name}",

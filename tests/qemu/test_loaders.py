@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks
 from qemu.images import MIB, run
 from qemu.machine import TOLERANT, nvme, uefi, user_network, virtio
 
@@ -105,11 +105,6 @@ def boots(dev, name, *more):
     return json.loads(done.stdout)
 
 
-def disks(dev):
-    facts = with_facts(dev, FIRST, 300)["facts"]
-    return {disk["serial"]: disk["stable_name"] for disk in facts["disks"]}
-
-
 @pytest.mark.parametrize("loader", ["systemd-boot", "extlinux"])
 def test_what_a_loader_would_start_is_started(machine, dev, kernel, deploying, system, tmp_path, loader):
     is_uefi = loader == "systemd-boot"
@@ -118,7 +113,7 @@ def test_what_a_loader_would_start_is_started(machine, dev, kernel, deploying, s
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST),
         *([*nvme(disk, "DISK"), *uefi(tmp_path / "vars.fd")] if is_uefi else virtio(disk, "DISK")), boots=(kernel / "vmlinuz", deploying), memory=1024)
     guest.wait_for(JOINED, 400)
-    started = boots(dev, disks(dev)["DISK"], "--append", "lab.appended")
+    started = boots(dev, with_disks(dev, FIRST)["DISK"], "--append", "lab.appended")
     result = started["result"]
     assert (started["state"], result["mode"], result["loader"]) == ("succeeded", "kexec", loader), started
     assert "lab.default" in result["command_line"] and result["command_line"].endswith(" lab.appended"), result
@@ -133,7 +128,7 @@ def test_under_secure_boot_no_kernel_starts_that_is_not_trusted(machine, dev, ke
         parameters(dev, FIRST, "--append", CONSOLES), *user_network("n0", FIRST), *uefi(tmp_path / "vars.fd", keys=True),
         *nvme(signed, "SIGNED"), *nvme(other, "OTHER"), boots=(kernel / "vmlinuz", deploying), memory=1024)
     guest.wait_for(JOINED, 400)
-    names = disks(dev)
+    names = with_disks(dev, FIRST, 2)
     why = "the image's kernel has no signature that the ramdisk's kernel trusts"
     refused = boots(dev, names["OTHER"], "--no-fallback")
     assert (refused["state"], refused["reason"]) == ("failed", "NotStarted") and why in refused["message"], refused

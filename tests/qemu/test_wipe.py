@@ -11,7 +11,8 @@ import pytest
 
 from lab import clean_env, wait_for
 from qemu.discovery import CONSOLES, FIRST, JOINED, parameters
-from qemu.machine import drive, user_network, virtio
+from qemu.images import over
+from qemu.machine import drive, swapped, user_network, virtio
 
 pytestmark = pytest.mark.timeout(580)
 
@@ -184,7 +185,7 @@ def test_an_order_that_the_power_cut_short_is_never_taken_up_again(server, dev, 
 
     guest = server("second", f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST), *slow)
     again = booted(dev, guest, 1, [node])
-    command = wait_for("the command's end", lambda: (lambda c: c if c["over"] else None)(dev.json("commands", "show", id)), 30)
+    command = over(dev, id, 30)
     assert (command["state"], command["reason"]) == ("failed", "Interrupted"), command
     assert "without a receipt" in command["message"]
     # Played back to the machine's next boot, by whoever knows the order.
@@ -200,7 +201,7 @@ def test_an_order_that_the_power_cut_short_is_never_taken_up_again(server, dev, 
     id = json.loads(order.stdout)["command"]["id"]
     wait_for("some progress", lambda: dev.json("commands", "show", id).get("progress"), 60)
     guest.shell().run("busybox killall -9 bcd")
-    command = wait_for("the command's end", lambda: (lambda c: c if c["over"] else None)(dev.json("commands", "show", id)), 90)
+    command = over(dev, id, 90)
     assert (command["state"], command["reason"]) == ("failed", "Interrupted"), command
 
 
@@ -210,14 +211,11 @@ def test_a_disk_that_took_the_place_of_another_is_refused(server, dev, tmp_path)
         "swapped", f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST), "-device", "virtio-scsi-pci,id=scsi",
         *drive(first, "a"), *drive(second, "b"), "-device", "scsi-hd,bus=scsi.0,lun=1,id=disk,drive=a,device_id=same")
     booted(dev, guest, 1)
-    disk = dev.json("machines", "show", FIRST)["facts"]["disks"][0]
-    guest.qmp("device_del", id="disk")
-    shell = guest.shell()
-    wait_for("the disk to go", lambda: "sda" not in shell.run("busybox ls /sys/block"), 60)
-    guest.qmp("device_add", driver="scsi-hd", bus="scsi.0", lun="1", id="disk2", drive="b", device_id="same")
-    wait_for("the other disk", lambda: "sda" in shell.run("busybox ls /sys/block"), 60)
-    command, _, found = wiped(dev, "--disk", disk["stable_name"])
-    refused = found[disk["stable_name"]]
+    disk = dev.json("machines", "show", FIRST)["facts"]["disks"][0]["stable_name"]
+    with swapped(guest, "b"):
+        order = json.loads(better_compute(dev, "machines", "wipe", FIRST, "--disk", disk, "--yes", "--json").stdout)
+    command = over(dev, order["command"]["id"])
+    refused, = dev.json("receipts", "show", order["orderId"])["says"]["disks"]
     assert (refused["outcome"], refused["reason"]) == ("refused", "DiskChanged"), refused
     assert str(16 * MIB) in refused["message"] and str(20 * MIB) in refused["message"]
     assert command["reason"] == "NotWiped" and TENANT in second.read_bytes()
