@@ -26,7 +26,11 @@ pub fn run(data: &[u8]) {
             let again = heard(greeting.line().trim_end().as_bytes());
             assert_eq!(again, Some(Ok(greeting)));
         }
-        Some(Err(answer)) => assert_eq!(heard(answer.line().as_bytes()), Some(Err(answer))),
+        Some(Err(answer)) => {
+            // Only a helper's own refusals fit their line in whatever form they come.
+            let line = answer.line();
+            assert!(line.len() >= LINE || heard(line.as_bytes()) == Some(Err(answer)));
+        }
         None => {}
     }
 }

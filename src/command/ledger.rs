@@ -14,6 +14,7 @@ use super::machine::{Boot, Event, Failure, Report, State, Step};
 use super::record::{Record, WATERMARK};
 use crate::journal::{self, Class, Entry};
 use crate::proto::{Command, CommandState, CommandUpdate, EventBody, Message};
+use crate::sys::log;
 
 /// Commands that wait or run.
 const ACTIVE: usize = 256;
@@ -626,7 +627,8 @@ impl Ledger {
     }
 
     fn plan(&self, id: Id, record: &Record, mut report: Report, change: Change) -> Plan {
-        shorten(&mut report.message);
+        let kept = log::cut(&report.message, MESSAGE).len();
+        report.message.truncate(kept);
         let entries = vec![
             Entry::Put {
                 kind: journal::Kind::Command,
@@ -673,15 +675,6 @@ fn event(id: Id, report: &Report) -> Vec<u8> {
         ..Default::default()
     };
     event.encode_to_vec()
-}
-
-fn shorten(message: &mut String) {
-    if message.len() > MESSAGE {
-        let end = (0..=MESSAGE)
-            .rev()
-            .find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or(0));
-    }
 }
 
 #[cfg(test)]

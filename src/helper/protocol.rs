@@ -10,6 +10,7 @@
 use nanoserde::DeJson;
 
 use crate::crypto::json::{self, Writer};
+use crate::sys::log;
 
 /// Of this protocol. A request of another version is refused.
 pub const VERSION: i64 = 1;
@@ -19,6 +20,9 @@ pub const BUSY: &str = "Busy";
 
 /// The longest line, with its end.
 pub const LINE: usize = 4 * 1024;
+
+/// The longest message of a refusal, in bytes: if each were a quote, it would still fit its line.
+const MESSAGE: usize = 1900;
 
 /// The longest name of what something is done for.
 const NAME: usize = 64;
@@ -167,10 +171,12 @@ impl Request {
 }
 
 impl Answer {
+    /// `message` may quote what a program said, whatever that is: it is told on one line, and its beginning alone if it
+    /// is long.
     pub fn refused(reason: &str, message: &str) -> Self {
         Self::Refused {
             reason: reason.to_owned(),
-            message: message.to_owned(),
+            message: log::cut(&log::one_line(message), MESSAGE).to_owned(),
         }
     }
 
@@ -241,6 +247,18 @@ mod tests {
         };
         assert_eq!(heard(greeting.line().as_bytes()), Some(Ok(greeting)));
         for answer in [Answer::Done, Answer::refused("Busy", "a \"word\"\n")] {
+            assert_eq!(heard(answer.line().as_bytes()), Some(Err(answer)));
+        }
+    }
+
+    #[test]
+    fn a_refusal_fits_its_line_whatever_a_program_said() {
+        for c in [
+            '"', '\\', '\n', '\u{1}', '\u{7f}', '\u{feff}', 'ä', '\u{fffd}',
+        ] {
+            let said = c.to_string().repeat(LINE);
+            let answer = Answer::refused("OperationUnsupported", &said);
+            assert!(answer.line().len() < LINE, "{c:?}");
             assert_eq!(heard(answer.line().as_bytes()), Some(Err(answer)));
         }
     }

@@ -280,6 +280,14 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
+/// At most so many bytes of a text, cut between characters.
+pub fn cut(text: &str, max: usize) -> &str {
+    let end = (0..=max.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
 fn chain(text: &mut String, error: &dyn std::error::Error) -> fmt::Result {
     write!(text, "{error}")?;
     let mut cause = error.source();
@@ -361,6 +369,13 @@ pub(crate) mod tests {
                 let (line, _) = render_as(NOW, Level::Warn, "x", &[("said", value)], json);
                 assert!(line.len() < 2200 && line.contains("éé…"), "{}", line.len());
             }
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (max, expected) in [(0, ""), (1, "a"), (2, "a"), (3, "aä"), (9, "aä€")] {
+            assert_eq!(cut("aä€", max), expected, "{max}");
         }
     }
 

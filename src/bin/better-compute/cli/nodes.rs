@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use bcd::cli::flags::{Args, Command, Flag};
 use bcd::cli::{Failure, facts_text, one_line, print};
 use bcd::facts::view::{DiskView, FactsView, GpuView, InterfaceView, size};
+use bcd::sys::log::cut;
 
 use super::ago::{ago, span};
 use super::client::{self, Client, DIR, JSON};
@@ -12,7 +13,6 @@ use super::{table, watch};
 use crate::api::views::{NodeView, Nodes};
 use crate::json::Json;
 use crate::registry::now_ms;
-use crate::store::cut;
 
 pub(super) const COMMAND: Command = Command::group(
     "nodes",

@@ -8,7 +8,7 @@ use bcd::wire::grpc::{Code, Status};
 use super::inbox::Item;
 use super::{Answer, Progress, Records, Registry, RegistryError, now_ms};
 use crate::joinservice;
-use crate::store::{Due, Fetch, Incoming, Kept, SessionFacts, Store, StoreError, cut};
+use crate::store::{Due, Fetch, Incoming, Kept, SessionFacts, Store, StoreError};
 
 /// Commands, and cancellations, that one answer to [`Sessions::owed`] has at most.
 const OWED_AT_ONCE: u32 = 8;
@@ -202,7 +202,7 @@ impl Records {
         {
             let noted = Progress {
                 percent: (progress.percent <= 100).then_some(progress.percent),
-                message: cut(&progress.message, PROGRESS_TEXT_MAX).to_owned(),
+                message: log::cut(&progress.message, PROGRESS_TEXT_MAX).to_owned(),
                 at_ms: now_ms,
             };
             self.progress.insert(progress.id, noted);

@@ -5,6 +5,7 @@
 //! node ends.
 
 use bcd::proto::{CommandState, CommandUpdate, LogsCollectResult};
+use bcd::sys::log::cut;
 use proto_gen::codec::Message;
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -500,14 +501,6 @@ fn output_of(kind: &str, stage: Stage, result: &[u8]) -> Option<i64> {
     let result = LogsCollectResult::decode(result).ok()?;
     let fits = (1..=OUTPUT_MAX).contains(&result.size) && result.sha256.len() == 32;
     fits.then(|| result.size.cast_signed())
-}
-
-/// At most so many bytes of a text, cut between characters.
-pub fn cut(text: &str, max: usize) -> &str {
-    let end = (0..=max.min(text.len()))
-        .rev()
-        .find(|end| text.is_char_boundary(*end));
-    text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -30,9 +30,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 pub use self::booted::Booted;
-pub use self::commands::{
-    Added, Cancelled, Command, CommandsAsked, Due, NewCommand, OPEN_MAX, cut,
-};
+pub use self::commands::{Added, Cancelled, Command, CommandsAsked, Due, NewCommand, OPEN_MAX};
 pub use self::events::{
     DIAG_REPORT, EVENTS_PER_NODE, EventsAsked, Incoming, KINDS as EVENT_KINDS, MISSING, StoredEvent,
 };

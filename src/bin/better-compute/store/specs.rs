@@ -1,9 +1,9 @@
 //! Specs: what each node is to be, signed, and what it says of each section.
 
 use bcd::proto::{SectionState, SectionStatus};
+use bcd::sys::log::cut;
 use rusqlite::{OptionalExtension, params};
 
-use super::commands::cut;
 use super::{Store, StoreError};
 
 /// Sections of a spec, and bytes of all their bodies: a spec fits in a frame.
