@@ -18,10 +18,12 @@ use crate::crypto::digest::hex;
 use crate::crypto::envelope::Purpose;
 use crate::deploy::disk;
 use crate::deploy::wipe::drive::wipe_target;
+use crate::facts::tree::Tree;
 use crate::proto::{
-    DiskTarget, DisksWipeParams, DisksWipeResult, Message, WipeMethod, WipeOutcome, WipeReceipt,
-    WipedDisk,
+    Disk, DiskTarget, DisksWipeParams, DisksWipeResult, Message, WipeMethod, WipeOutcome,
+    WipeReceipt, WipedDisk,
 };
+use crate::sys::block::CALL;
 use crate::sys::log::{self, Level, Value};
 use crate::sys::patience::Patience;
 use crate::sys::process::RunError;
@@ -46,6 +48,8 @@ pub struct Wipe {
     order_id: String,
     disks: Vec<DiskTarget>,
     methods: Vec<WipeMethod>,
+    /// The disks are all of the machine's that are fixed.
+    all: bool,
 }
 
 impl Wipe {
@@ -81,12 +85,16 @@ impl Wipe {
             order_id: params.order_id,
             disks,
             methods: params.methods,
+            all: params.all,
         })
     }
 
     /// # Errors
     /// The order is not this command's, or not every disk is wiped.
     pub fn run(self, context: &mut Context) -> Result<Outcome, Failure> {
+        if self.all {
+            self.nothing_else_is_there(context)?;
+        }
         let _writing = ordered::claim(context, &self.order_id)?;
         let started_ms = context.trusted_ms();
         let wiped = self.wipe(context);
@@ -125,6 +133,41 @@ impl Wipe {
                 Err(Failure::new("NotWiped", counts))
             }
         }
+    }
+
+    /// Who orders all disks to be wiped believes afterwards that they are. One that came up since the machine last told of
+    /// its disks is not among those of the order.
+    fn nothing_else_is_there(&self, context: &Context) -> Result<(), Failure> {
+        let patience = Patience::default();
+        let its = patience.clone();
+        let listed = ordered::apart(context, &patience, move |_| {
+            its.asks("a disk of this machine");
+            its.during(CALL, || Ok(disk::list(&Tree::new("/".as_ref()))))
+        })?;
+        let disks = listed.map_err(|error| explained(ordered::HANGS, &error))?;
+        match self.other(&disks) {
+            None => Ok(()),
+            Some(disk) => {
+                let name = match disk.stable_name.as_str() {
+                    "" => &disk.kernel_name,
+                    name => name,
+                };
+                const WHY: &str = ": it is not in the order, which is for all disks of this machine: it came up after the facts that \
+                                   the order was made by. Nothing was wiped. Order again once the machine has told of it";
+                Err(Failure::new("DiskNotOrdered", [name, WHY].concat()))
+            }
+        }
+    }
+
+    /// A fixed disk that is none of the order's.
+    fn other<'a>(&self, disks: &'a [Disk]) -> Option<&'a Disk> {
+        let ordered = |disk: &Disk| {
+            let mut targets = self.disks.iter();
+            targets.any(|target| target.stable_name == disk.stable_name)
+        };
+        disks
+            .iter()
+            .find(|disk| disk::is_fixed(disk) && !ordered(disk))
     }
 
     /// All disks side by side, in their order.
@@ -330,4 +373,41 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     digits
         .map(|pair| u8::from_str_radix(pair?, 16).ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_for_all_disks_is_not_for_a_machine_that_has_another_fixed_one() {
+        let disk = |name: &str| Disk {
+            stable_name: name.to_owned(),
+            kernel_name: "sdx".to_owned(),
+            ..Disk::default()
+        };
+        let wipe = Wipe {
+            order_id: String::new(),
+            disks: vec![DiskTarget {
+                stable_name: "nvme-A".to_owned(),
+                ..DiskTarget::default()
+            }],
+            methods: Vec::new(),
+            all: true,
+        };
+        let stick = Disk {
+            removable: true,
+            ..disk("stick")
+        };
+        let behind_usb = Disk {
+            transport: "usb".to_owned(),
+            ..disk("behind")
+        };
+        let known = [disk("nvme-A"), stick, behind_usb];
+        assert_eq!(wipe.other(&known), None);
+        for name in ["nvme-B", ""] {
+            let disks = [&known[..], &[disk(name)]].concat();
+            assert_eq!(wipe.other(&disks), Some(&disk(name)));
+        }
+    }
 }

@@ -22,6 +22,11 @@ const LOOKS: u32 = 10;
 const TEXT: usize = 256;
 const LOOK: Duration = Duration::from_millis(300);
 
+/// Whether an order for all disks of a machine is for this one too.
+pub fn is_fixed(disk: &Disk) -> bool {
+    !disk.removable && disk.transport != "usb"
+}
+
 /// Why a disk is no target. Nothing was written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {

@@ -166,14 +166,26 @@ def virtio(path, serial, *options, device=(), cache="writethrough"):
 @contextlib.contextmanager
 def swapped(guest, drive, **device):
     """The guest's SCSI disk `disk` is another from here on, `disk2`, of the same name; bcd stands still until the block is left."""
+    with standing_still(guest) as shell:
+        guest.qmp("device_del", id="disk")
+        wait_for("the disk to go", lambda: "sda" not in shell.run("busybox ls /sys/block"), 60)
+        plugged(guest, shell, "sda", lun="1", id="disk2", drive=drive, device_id="same", **device)
+        yield
+
+
+@contextlib.contextmanager
+def standing_still(guest):
+    """bcd sees nothing of what happens to the guest, and tells of nothing; gives the guest's shell."""
     shell = guest.shell()
     shell.run("busybox killall -STOP bcd")
-    guest.qmp("device_del", id="disk")
-    wait_for("the disk to go", lambda: "sda" not in shell.run("busybox ls /sys/block"), 60)
-    guest.qmp("device_add", driver="scsi-hd", bus="scsi.0", lun="1", id="disk2", drive=drive, device_id="same", **device)
-    wait_for("the other disk", lambda: "sda" in shell.run("busybox ls /sys/block"), 60)
-    yield
+    yield shell
     shell.run("busybox killall -CONT bcd")
+
+
+def plugged(guest, shell, name, **device):
+    """A SCSI disk, which the guest's kernel calls `name`."""
+    guest.qmp("device_add", driver="scsi-hd", bus="scsi.0", **device)
+    wait_for("the other disk", lambda: name in shell.run("busybox ls /sys/block"), 60)
 
 
 def user_network(name, mac, *more, options="", model="virtio-net-pci"):

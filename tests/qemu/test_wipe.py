@@ -10,9 +10,9 @@ import time
 import pytest
 
 from lab import clean_env, wait_for
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
 from qemu.images import over
-from qemu.machine import drive, swapped, user_network, virtio
+from qemu.machine import drive, plugged, standing_still, swapped, user_network, virtio
 
 pytestmark = pytest.mark.timeout(580)
 
@@ -205,11 +205,11 @@ def test_an_order_that_the_power_cut_short_is_never_taken_up_again(server, dev, 
     assert (command["state"], command["reason"]) == ("failed", "Interrupted"), command
 
 
-def test_a_disk_that_took_the_place_of_another_is_refused(server, dev, tmp_path):
-    first, second = used(tmp_path / "first.disk", 16), used(tmp_path / "second.disk", 20)
+def test_a_disk_that_took_the_place_of_another_is_refused_and_one_that_comes_late_is_not_forgotten(server, dev, tmp_path):
+    first, second, third = (used(tmp_path / f"{name}.disk", size) for name, size in [("first", 16), ("second", 20), ("third", 24)])
     guest = server(
         "swapped", f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST), "-device", "virtio-scsi-pci,id=scsi",
-        *drive(first, "a"), *drive(second, "b"), "-device", "scsi-hd,bus=scsi.0,lun=1,id=disk,drive=a,device_id=same")
+        *drive(first, "a"), *drive(second, "b"), *drive(third, "c"), "-device", "scsi-hd,bus=scsi.0,lun=1,id=disk,drive=a,device_id=same")
     booted(dev, guest, 1)
     disk = dev.json("machines", "show", FIRST)["facts"]["disks"][0]["stable_name"]
     with swapped(guest, "b"):
@@ -219,6 +219,19 @@ def test_a_disk_that_took_the_place_of_another_is_refused(server, dev, tmp_path)
     assert (refused["outcome"], refused["reason"]) == ("refused", "DiskChanged"), refused
     assert str(16 * MIB) in refused["message"] and str(20 * MIB) in refused["message"]
     assert command["reason"] == "NotWiped" and TENANT in second.read_bytes()
+
+    # All disks are ordered, and there is one that the machine has not told of yet: nobody shall believe that it was wiped.
+    with standing_still(guest) as shell:
+        plugged(guest, shell, "sdb", lun="2", id="disk3", drive="c", device_id="late")
+        done = better_compute(dev, "machines", "wipe", FIRST, "--all", "--yes", "--json")
+    command = over(dev, json.loads(done.stdout)["command"]["id"])
+    assert (command["state"], command["reason"]) == ("failed", "DiskNotOrdered") and "late" in command["message"], command
+    assert TENANT in second.read_bytes() and TENANT in third.read_bytes() and len(dev.json("receipts", "list")["receipts"]) == 1
+    # It does so by itself.
+    sizes = [20 * MIB, 24 * MIB]
+    with_facts(dev, FIRST, 300, lambda facts: sorted(disk["size_bytes"] for disk in facts["disks"]) == sizes)
+    command, _, found = wiped(dev, "--all")
+    assert command["result"]["wiped"] == len(found) == 2 and not left(second) and not left(third), command
 
 
 def params(order):

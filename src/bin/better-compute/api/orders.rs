@@ -5,7 +5,7 @@
 
 use bcd::config::mac::Mac;
 use bcd::crypto::digest::sha256;
-use bcd::deploy::wipe;
+use bcd::deploy::{disk, wipe};
 use bcd::proto::{Disk, DiskTarget, DisksWipeParams, Facts, Message, Order, WipeMethod};
 use bcd::wire::http1::server::Answer;
 
@@ -50,6 +50,7 @@ impl Api {
                 order_id,
                 disks: disks.clone(),
                 methods: methods.clone(),
+                all: asked.flag("all"),
             };
             params.encode_to_vec()
         })
@@ -283,9 +284,7 @@ fn targets(facts: &Facts, asked: &Json) -> Result<Vec<DiskTarget>, String> {
             .collect::<Result<_, _>>()?,
         (true, true) => {
             let fixed = facts.disks.iter();
-            let fixed: Vec<&Disk> = fixed
-                .filter(|disk| !disk.removable && disk.transport != "usb")
-                .collect();
+            let fixed: Vec<&Disk> = fixed.filter(|disk| disk::is_fixed(disk)).collect();
             if let Some(nameless) = fixed.iter().find(|disk| disk.stable_name.is_empty()) {
                 return Err(format!(
                     "the disk {} has no name that lasts: name the disks to be wiped",
