@@ -53,6 +53,7 @@ class Machine:
         with open(self.dir / "qemu.log", "ab") as out:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean_env())
+        self.its_shell = None
         return self
 
     def kill(self):
@@ -98,8 +99,9 @@ class Machine:
             return answer["return"]
 
     def shell(self):
-        """The shell on ttyS1, if the guest has one there."""
-        return Shell(self)
+        """The shell on ttyS1, if the guest has one there; QEMU serves one client."""
+        self.its_shell = self.its_shell or Shell(self)
+        return self.its_shell
 
 
 class Shell:

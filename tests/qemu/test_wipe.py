@@ -205,7 +205,7 @@ def test_an_order_that_the_power_cut_short_is_never_taken_up_again(server, dev, 
     assert (command["state"], command["reason"]) == ("failed", "Interrupted"), command
 
 
-def test_a_disk_that_took_the_place_of_another_is_refused_and_one_that_comes_late_is_not_forgotten(server, dev, tmp_path):
+def test_a_disk_that_took_the_place_of_another_is_refused_and_a_late_one_not_forgotten(server, dev, tmp_path):
     first, second, third = (used(tmp_path / f"{name}.disk", size) for name, size in [("first", 16), ("second", 20), ("third", 24)])
     guest = server(
         "swapped", f"{parameters(dev, FIRST)} {CONSOLES}", *user_network("n0", FIRST), "-device", "virtio-scsi-pci,id=scsi",
