@@ -29,18 +29,15 @@ pub fn run(data: &[u8]) {
             let said = refused.to_string();
             assert!(!said.is_empty() && said.len() < 4096, "{said}");
             let secret = ["bc.token", "bc.assertion"];
-            // What another parameter holds too, without the mark of a token, is that one's to be shown.
+            // What another parameter is called or holds, without the mark of a token, is that one's to be shown.
             let shown = |value: &str| {
-                let mut others = line
-                    .parameters()
-                    .iter()
-                    .filter(|other| !secret.contains(&other.name.as_str()));
+                let others = line.parameters().iter();
+                let mut others = others.filter(|other| !secret.contains(&other.name.as_str()));
+                let holds = |text: &str| text.contains(value);
                 !value.contains("bcjt_")
                     && others.any(|other| {
-                        other
-                            .value
-                            .as_ref()
-                            .is_some_and(|held| held.contains(value))
+                        other.name.starts_with("bc.") && holds(&other.name)
+                            || other.value.as_deref().is_some_and(holds)
                     })
             };
             for value in secret.into_iter().flat_map(|name| line.values(name)) {

@@ -166,9 +166,11 @@ impl CommandLine {
     /// Why the line seems to have been cut off, if it does: it is as long as a loader or kernel takes, or
     /// ends inside quotes.
     pub fn cut(&self) -> Option<Cut> {
-        let last = self
-            .parameters
-            .last()
+        // Of ours the last: what stands behind it may be no name, but the end of a secret that a blank went through.
+        let mut backwards = self.parameters.iter().rev();
+        let ours = backwards.find(|one| one.name.starts_with("bc."));
+        let last = ours
+            .or(self.parameters.last())
             .map_or_else(String::new, |parameter| brief(&parameter.name));
         if LIMITS.contains(&(self.length + 1)) || LIMITS.contains(&self.length) {
             Some(Cut {
@@ -193,7 +195,7 @@ impl CommandLine {
 pub struct Cut {
     /// The line's bytes.
     pub length: usize,
-    /// The parameter that the cut went through, or came just after.
+    /// The parameter that the cut went through, or came after.
     pub last: String,
     pub open_quote: bool,
 }
@@ -222,10 +224,11 @@ pub fn shown(name: &str, value: &str) -> String {
     format!("\"{}\"", brief(value))
 }
 
-/// The beginning of a name or value, up to a blank: behind it may stand other parameters, secrets among them, where a
-/// quote is missing or too many.
+/// The beginning of a name or value, up to a blank or a token: behind a blank may stand other parameters, secrets among
+/// them, where a quote is missing or too many; before a token a blank may be missing.
 pub fn brief(text: &str) -> String {
     let word = text.split(|c: char| c.is_whitespace()).next();
+    let word = word.and_then(|word| word.split(TOKEN).next());
     let word = word.unwrap_or_default();
     let end = word
         .char_indices()
@@ -310,6 +313,7 @@ mod tests {
             assert!(!cut.to_string().contains("hush"), "{cut}");
         }
         assert_eq!(brief("one two"), "one...");
+        assert_eq!(brief("bc.tokenbcjt_jt_1.hush"), "bc.token...");
         assert_eq!(brief(&"ä".repeat(49)), "ä".repeat(48) + "...");
     }
 
@@ -323,6 +327,11 @@ mod tests {
                 assert_eq!((cut.length, cut.last.as_str()), (length, "bc.assertion"));
             }
         }
+        // A blank went through the token.
+        let cut = CommandLine::parse(b"bc.token=bcjt_jt_1.hu shhushhush \"")
+            .cut()
+            .unwrap();
+        assert_eq!(cut.last, "bc.token");
         let cut = CommandLine::parse(b"a=\"b c").cut().unwrap();
         assert!(cut.open_quote && cut.to_string().contains("inside quotes"));
         assert_eq!(CommandLine::parse(b"bc.assertion=AAAA\n").cut(), None);
