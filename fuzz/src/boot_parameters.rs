@@ -6,6 +6,9 @@ use bcd::attest::boot_parameters::BootParameters;
 use bcd::config::cmdline::CommandLine;
 use bcd::crypto::envelope::{self, Purpose};
 
+/// Of the parameters.
+const SECRETS: [&str; 2] = ["bc.token", "bc.assertion"];
+
 pub const HEAP: super::Heap = super::Heap {
     base: 128 << 10,
     per_byte: 512,
@@ -28,24 +31,24 @@ pub fn run(data: &[u8]) {
         Err(refused) => {
             let said = refused.to_string();
             assert!(!said.is_empty() && said.len() < 4096, "{said}");
-            let secret = ["bc.token", "bc.assertion"];
-            // What another parameter is called or holds, without the mark of a token, is that one's to be shown.
-            let shown = |value: &str| {
-                let others = line.parameters().iter();
-                let mut others = others.filter(|other| !secret.contains(&other.name.as_str()));
-                let holds = |text: &str| text.contains(value);
-                !value.contains("bcjt_")
-                    && others.any(|other| {
-                        other.name.starts_with("bc.") && holds(&other.name)
-                            || other.value.as_deref().is_some_and(holds)
-                    })
-            };
-            for value in secret.into_iter().flat_map(|name| line.values(name)) {
+            let secrets = SECRETS.iter().flat_map(|name| line.values(name));
+            for secret in secrets.filter(|secret| secret.len() >= 24) {
                 assert!(
-                    value.len() < 24 || !said.contains(value) || shown(value),
+                    !said.contains(secret) || may_be_shown(&line, secret),
                     "{said}"
                 );
             }
         }
     }
+}
+
+/// Whether a value without the mark of a token is also what another parameter is called or holds.
+fn may_be_shown(line: &CommandLine, value: &str) -> bool {
+    let others = line.parameters().iter();
+    let mut others = others.filter(|other| !SECRETS.contains(&other.name.as_str()));
+    !value.contains("bcjt_")
+        && others.any(|other| {
+            let its = [Some(other.name.as_str()), other.value.as_deref()];
+            its.into_iter().flatten().any(|text| text.contains(value))
+        })
 }

@@ -627,8 +627,9 @@ impl Ledger {
     }
 
     fn plan(&self, id: Id, record: &Record, mut report: Report, change: Change) -> Plan {
-        let kept = log::cut(&report.message, MESSAGE).len();
-        report.message.truncate(kept);
+        report
+            .message
+            .truncate(log::cut(&report.message, MESSAGE).len());
         let entries = vec![
             Entry::Put {
                 kind: journal::Kind::Command,

@@ -3,7 +3,7 @@
 //! They are collected with the first session, then hourly, and sooner when the kernel tells of a changed
 //! link, address or device. Nothing waits for that word: [`Duty`] looks when a session begins and at each
 //! heartbeat, the moments at which an idle node is awake anyway. A disk that is found late, as behind a
-//! controller that takes its time, is told half a minute after the first facts; while word keeps coming the
+//! controller that takes its time, is told half a minute after the first facts at the earliest; while word keeps coming the
 //! gap doubles, up to ten minutes, so a link that flaps makes no flood. After word of the network alone, the
 //! interfaces are read first, and the rest only if they are not as they were. In a ramdisk, what init found
 //! out is told at the next of these moments: it comes once, and a ramdisk does not run for long.

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::sys::fs::entries;
-use crate::sys::log::is_unseen;
+use crate::sys::log::{cut, is_unseen};
 
 /// The longest text taken from a machine, in bytes; docs/protocol.md refuses longer ones.
 pub const TEXT: usize = 256;
@@ -98,12 +98,9 @@ pub fn clean(bytes: &[u8]) -> String {
         .next()
         .unwrap_or_default();
     let line = String::from_utf8_lossy(line.get(..TEXT).unwrap_or(line));
-    let mut text: String = line.chars().filter(|c| !is_unseen(*c)).collect();
+    let text: String = line.chars().filter(|c| !is_unseen(*c)).collect();
     // What was no text has grown in becoming some.
-    while text.len() > TEXT {
-        text.pop();
-    }
-    text.trim().to_owned()
+    cut(&text, TEXT).trim().to_owned()
 }
 
 #[cfg(test)]

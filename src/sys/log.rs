@@ -223,11 +223,7 @@ fn render_as(
             Value::Chain(error) => chain(&mut text, *error),
         };
         if text.len() > TEXT {
-            let mut end = TEXT;
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            text.truncate(end);
+            text.truncate(cut(&text, TEXT).len());
             text.push('…');
         }
         if *key != "time" && !key.ends_with("_ms") {

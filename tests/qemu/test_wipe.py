@@ -10,7 +10,7 @@ import time
 import pytest
 
 from lab import clean_env, wait_for
-from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_facts
+from qemu.discovery import CONSOLES, FIRST, JOINED, parameters, with_disks, with_facts
 from qemu.images import over
 from qemu.machine import drive, plugged, standing_still, swapped, user_network, virtio
 
@@ -55,14 +55,8 @@ def booted(dev, guest, disks, beside=()):
     guest.wait_for(JOINED)
     node = wait_for("the machine", lambda: next(
         (n["id"] for n in dev.nodes() if n["state"] == "connected" and n["id"] not in beside), None), 90)
-
-    def seen():
-        # What was probed after the first look is told when it is asked for.
-        better_compute(dev, "commands", "run", node, "node.facts", "--wait")
-        shown = dev.json("machines", "show", FIRST)
-        return shown["node"]["id"] == node and len(shown.get("facts", {}).get("disks", [])) == disks
-
-    wait_for("its disks", seen, 90)
+    wait_for("it to be the machine's", lambda: dev.json("machines", "show", FIRST)["node"]["id"] == node, 90)
+    with_disks(dev, FIRST, disks)
     return node
 
 

@@ -10,6 +10,8 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderValue};
 
+use crate::sys::log::cut;
+
 /// Bytes of a message that are kept from a peer: it is one line for a person.
 const MESSAGE: usize = 1024;
 
@@ -157,12 +159,9 @@ impl Error for Status {}
 /// `grpc-message`: printable ASCII but `%` as it is, every other byte of the UTF-8 as `%XX`.
 fn encode_message(message: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let mut end = message.len().min(MESSAGE);
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut encoded = String::with_capacity(end);
-    for byte in message.bytes().take(end) {
+    let message = cut(message, MESSAGE);
+    let mut encoded = String::with_capacity(message.len());
+    for byte in message.bytes() {
         if (0x20..=0x7e).contains(&byte) && byte != b'%' {
             encoded.push(char::from(byte));
         } else {
