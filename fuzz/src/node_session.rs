@@ -177,8 +177,6 @@ impl Duties for Work {
 
     fn awake(&self) {}
 
-    async fn welcomed(&self, _terms: Terms) {}
-
     async fn command(&self, command: Command, terms: Terms) {
         self.commands.command(command, terms.upgrade_required).await;
     }

@@ -87,9 +87,6 @@ pub trait Duties {
     /// A heartbeat goes out: a moment at which an idle node is awake anyway.
     fn awake(&self);
 
-    /// A session was opened. What follows comes through it.
-    async fn welcomed(&self, terms: Terms);
-
     /// A command to take: new, or sent again because its event has not arrived there.
     async fn command(&self, command: Command, terms: Terms);
 

@@ -347,7 +347,6 @@ impl<D: Duties> Holder<D> {
         let terms = Terms {
             upgrade_required: welcome.upgrade_required,
         };
-        self.hand(Order::Welcomed(terms));
         let event = Event::Welcomed {
             interval_ms: welcome.heartbeat_interval_ms,
             spread_ms: welcome.reconnect_spread_ms,

@@ -12,7 +12,6 @@ use crate::sys::log::{self, Level, Value};
 
 /// What a gateway's frame asks for.
 pub(super) enum Order {
-    Welcomed(Terms),
     Command(Command, Terms),
     Cancel(String),
     Spec(Envelope, Terms),
@@ -30,7 +29,6 @@ pub(super) async fn work<D: Duties>(
 ) {
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Welcomed(terms) => duties.welcomed(terms).await,
             Order::Command(command, terms) => duties.command(command, terms).await,
             Order::Cancel(id) => duties.cancel(id).await,
             Order::Spec(envelope, terms) => {

@@ -510,8 +510,6 @@ impl Duties for Work {
         log::tell_repeats();
     }
 
-    async fn welcomed(&self, _terms: Terms) {}
-
     async fn command(&self, command: Command, terms: Terms) {
         self.commands.command(command, terms.upgrade_required).await;
     }

@@ -47,6 +47,10 @@ impl Duties for Work {
     }
 
     fn stands(&self, stands: Stands<'_>) {
+        // What connected is not needed again. The first facts, on a thread of their own, come after this.
+        if let Stands::Open { .. } = stands {
+            memory::give_back_program();
+        }
         self.board.stands(stands);
     }
 
@@ -54,10 +58,6 @@ impl Duties for Work {
         self.facts.look();
         self.board.beats().ring();
         log::tell_repeats();
-    }
-
-    async fn welcomed(&self, _terms: Terms) {
-        memory::give_back_program();
     }
 
     async fn command(&self, command: Command, terms: Terms) {
