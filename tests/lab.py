@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -88,6 +89,27 @@ class Background:
             pytest.fail(f"{self.process.args[0]} did not end within {seconds} s of SIGTERM:\n{self.output()}")
 
 
+_ours = []
+
+
+def own_port():
+    """A port of this host for something that listens later, or again: no other lab gets it while this process lives, and
+    it is none that the kernel picks for whoever connects or asks for any."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(10_000, lowest), 1000):
+        mark, listener = socket.socket(socket.AF_UNIX), socket.socket()
+        with listener:
+            try:
+                mark.bind(f"\0bcd-lab-port-{port}")
+                listener.bind(("", port))
+            except OSError:
+                mark.close()
+                continue
+        _ours.append(mark)
+        return port
+    pytest.fail("no port of this host is free")
+
+
 class Listener:
     """A port of this host where something else answers: `meet` has each connection; what it does not close hangs."""
 
@@ -120,17 +142,16 @@ class ControlPlane:
         self.program = better_compute
         self.dir = directory
         self.process = None
-        self.ports = {}
+        self.ports = {name: f"127.0.0.1:{own_port()}" for name in ("gateway", "http")}
         self.log = directory.parent / f"{directory.name}.log"
 
     def start(self):
         """Starts it and waits until it serves; after a kill it comes back on the same ports."""
         ready = self.dir / "dev.json"
         ready.unlink(missing_ok=True)
-        gateway, http = self.ports.get("gateway", "127.0.0.1:0"), self.ports.get("http", "127.0.0.1:0")
         self.process = Background(
-            [*self.prefix, self.program, "dev", "--dir", self.dir, "--gateway", gateway, "--http", http, *self.flags],
-            self.log)
+            [*self.prefix, self.program, "dev", "--dir", self.dir, "--gateway", self.ports["gateway"],
+             "--http", self.ports["http"], *self.flags], self.log)
 
         def serving():
             if not self.process.running():
@@ -139,8 +160,6 @@ class ControlPlane:
                 return json.loads(ready.read_text())
 
         self.info = wait_for(f"better-compute dev to write {ready}", serving)
-        self.ports = {"gateway": self.info["gatewayUrl"].split("//")[-1].rstrip("/"),
-                      "http": self.info["serverUrl"].split("//")[-1].rstrip("/")}
         return self
 
     @property

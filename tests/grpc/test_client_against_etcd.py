@@ -2,26 +2,19 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
 
 import pytest
 
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+from lab import own_port
 
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory):
     program = shutil.which("etcd") or pytest.fail("etcd is not installed (Debian: apt-get install etcd-server)")
-    client, peer = free_ports(2)
+    client, peer = own_port(), own_port()
     directory = tmp_path_factory.mktemp("etcd")
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen(

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 
+from lab import own_port
 from qemu import timeserver
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK = 1, 2, 3, 4, 5, 6
@@ -56,9 +57,7 @@ class Wire:
         self.untagged = 0
         self.near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.near.bind(("127.0.0.1", 0))
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guess:
-            guess.bind(("127.0.0.1", 0))
-            self.guest = guess.getsockname()[1]
+        self.guest = own_port()
         self.port = self.near.getsockname()[1]
         self.began = None
         self.thread = threading.Thread(target=self.run, daemon=True)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lab import Background, ControlPlane, wait_for
+from lab import Background, ControlPlane, own_port, wait_for
 from promises import hold
 from qemu.discovery import CONSOLES, FIRST, JOINED, OTHER, SECOND, parameters, with_facts
 from qemu.machine import TOLERANT, days_ahead, silent_network, uefi, user_network
@@ -173,7 +173,7 @@ def test_a_network_that_has_ipv6_alone_is_enough(machine, better_compute, tmp_pa
     directory = tmp_path / "dev6"
     directory.mkdir()
     dev = ControlPlane(better_compute, directory)
-    dev.ports = {"gateway": "[::1]:0"}
+    dev.ports["gateway"] = f"[::1]:{own_port()}"
     try:
         dev.start()
         guest = machine(f"{parameters(dev, FIRST, host='[fec0::2]')} {CONSOLES}",

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 
-from lab import Background, wait_for
+from lab import Background, own_port, wait_for
 
 # What node and gateway speak; no message is bounded here.
 SPOKEN = {"subprotocols": ["bettercompute.v1"], "compression": None, "max_size": None}
@@ -80,16 +80,11 @@ def proxy_ca(directory):
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 class Nginx:
     """Ends TLS with a certificate of the proxy's CA, and starts it anew."""
 
     def __init__(self, api, directory):
-        self.dir, self.port = directory, free_port()
+        self.dir, self.port = directory, own_port()
         (directory / "nginx.conf").write_text(NGINX.format(dir=directory, port=self.port, api=api))
         self.process = Background(["nginx", "-p", directory, "-e", directory / "nginx-errors.log", "-c",
                                    directory / "nginx.conf"], directory / "nginx.out")
@@ -162,7 +157,7 @@ def inspected(dev, make_node, token, tmp_path):
         proxy = Meddler(api, tmp_path, change) if change else Nginx(api, tmp_path)
         opened.append(proxy)
         # Nothing listens where the gateway is said to be.
-        node = make_node(name, gateway_url=f"https://127.0.0.1:{free_port()}")
+        node = make_node(name, gateway_url=f"https://127.0.0.1:{own_port()}")
         section = {"url": f"wss://127.0.0.1:{proxy.port}/v1/session"}
         if trusted:
             section["proxy_ca_file"] = str(tmp_path / "proxy-ca.pem")
