@@ -28,11 +28,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 units=src/bin/better-compute/install
-# What needs the helper or plugins is for people to put in place.
-examples=()
-for file in "$units"/*.conf; do
-  examples+=("$file")
-done
+# What needs the helper or plugins is for people to put in place. What privileged plugins need comes on top of the rest.
+mkdir "$work/examples"
+cp "$units"/*.conf "$work/examples"
+cat "$units/plugins.conf" "$units/privileged-plugins.conf" > "$work/examples/privileged-plugins.conf"
+examples=("$work/examples"/*.conf)
 
 # Every file and directory of a tree: the commit's time, and modes that no umask has a say in.
 settle() {

@@ -127,9 +127,9 @@ pub fn is_interface_name(name: &str) -> bool {
 }
 
 /// Whether `name` can name a plugin's binary: letters, digits, `.`, `_` and `-`, not starting with a
-/// dot or a dash, at most 64.
+/// dot or a dash, at most 128.
 pub fn is_plugin_name(name: &str) -> bool {
-    (1..=64).contains(&name.len())
+    (1..=128).contains(&name.len())
         && name
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
@@ -291,6 +291,8 @@ mod tests {
             is_plugin_name("kata")
                 && is_plugin_name("bcx-ipmi")
                 && !is_plugin_name("../x")
+                && is_plugin_name(&"p".repeat(128))
+                && !is_plugin_name(&"p".repeat(129))
                 && !is_plugin_name(".pins")
         );
     }

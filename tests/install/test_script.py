@@ -145,6 +145,7 @@ def test_flags_that_need_or_exclude_each_other(release):
     pki = release.pki()
     for changes, flag in [
         ({"pool": None}, "pool"), ({"gateway_url": None}, "gateway-url"), ({"bcd_version": None}, "bcd-version"),
+        ({"gateway_url": "https://gw.example.com/x"}, "gateway-url"),
         ({"sha256": None}, "sha256"), ({"release_manifest": "x", "release_pins": PINS[0]}, "sha256"),
         ({"release_sequence": 1}, "release-sequence"), ({"release_threshold": 1}, "release-threshold"),
         ({"release_threshold": 2, "release_pins": f"{PINS[0]},{PINS[0]}"}, "release-threshold"),
@@ -389,7 +390,7 @@ DIGEST = "1e" * 32
 GOOD = {
     "pool": (["pool_h100", "a.b-c"], {}, "# Installs bcd {version} as a node of pool {value}, site dev. "),
     "site": (["fsn1", "0_x.y"], {}, "site"),
-    "gateway-url": (["https://gw.eu.example.com", "https://10.0.0.1/a~b/"], {}, "gateway_url"),
+    "gateway-url": (["https://gw.eu.example.com", "https://10.0.0.1/"], {}, "gateway_url"),
     "base-url": (["https://compute.example.com", "https://c.example/x"], {"base-path": "/"}, "  downloads='{value}/downloads'"),
     "base-path": (["/api/compute", "/x_y/z.~"], {"base-url": "https://c.example"}, "  downloads='https://c.example{value}/downloads'"),
     "bcd-version": (["1.2.3", "0.2.0-rc.1+b5"], {}, "  version='{value}'"),

@@ -172,7 +172,7 @@ fn options(args: &Args, public: &Public) -> Result<Options, Refused> {
     Ok(Options {
         pool: values::id("pool", &pool)?,
         site: values::id("site", &site)?,
-        gateway_url: values::url("gateway-url", "https://", &needed("gateway-url", gateway)?)?,
+        gateway_url: values::gateway_url("gateway-url", &needed("gateway-url", gateway)?)?,
         downloads: format!("{base}{path}/downloads"),
         version,
         sha256,

@@ -316,7 +316,7 @@ check() {
 }
 
 join_and_start() {
-  running=
+  running= did="$version is installed and started"
   if systemctl --quiet is-active bcd.service; then running=yes; fi
   # The helper first: bcd.service is ordered after it.
   set -- bcd.service
@@ -338,8 +338,10 @@ join_and_start() {
     give_state
     [ -z "$helper" ] || systemctl --quiet enable bcd-helper.service
     systemctl restart "$@"
+    did="upgraded to $version and restarted"
   fi
-  say "bcd $version is installed and started; bcd status says how it is, journalctl -u bcd what it does"
+  say "bcd $did."
+  say "bcd status says how it is, journalctl -u bcd what it does"
 }
 
 main() {

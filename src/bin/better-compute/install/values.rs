@@ -87,7 +87,7 @@ pub fn plugins(flag: &'static str, value: &str) -> Result<String, Invalid> {
         if !is_plugin_name(name) || id(flag, name).is_err() {
             return Err(Invalid::new(
                 flag,
-                "is not a list of plugin names: letters, digits, ., _ and -, the first a letter or digit, at most 64",
+                "is not a list of plugin names: letters, digits, ., _ and -, the first a letter or digit, at most 128",
             ));
         }
     }
@@ -149,6 +149,15 @@ pub fn url(flag: &'static str, scheme: &'static str, value: &str) -> Result<Stri
         ));
     }
     Ok(value.trim_end_matches('/').to_owned())
+}
+
+/// The gateway's URL, as bcd takes it: without a path, which gRPC has no use for.
+pub fn gateway_url(flag: &'static str, value: &str) -> Result<String, Invalid> {
+    let url = url(flag, "https://", value)?;
+    match url.matches('/').count() {
+        2 => Ok(url),
+        _ => Err(Invalid::new(flag, "has a path, and a gateway has none")),
+    }
 }
 
 /// The path below which the API is served.
