@@ -316,7 +316,8 @@ check() {
 }
 
 join_and_start() {
-  running= did="$version is installed and started"
+  running=
+  did="$version is installed and started"
   if systemctl --quiet is-active bcd.service; then running=yes; fi
   # The helper first: bcd.service is ordered after it.
   set -- bcd.service
