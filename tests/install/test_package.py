@@ -67,7 +67,7 @@ def test_an_archive_is_the_program_and_what_goes_with_it(packed, bcd):
     # One that can be copied alone.
     dropins["privileged-plugins.conf"] = dropins["plugins.conf"] + dropins["privileged-plugins.conf"]
     for name, text in dropins.items():
-        assert text.startswith(b"[Service]\n") and read[f"systemd/bcd.service.d/{name}"] == text
+        assert text.startswith((b"[Service]\n", b"[Unit]\n")) and read[f"systemd/bcd.service.d/{name}"] == text
     assert {"man/man1/bcd.1", "man/man1/bcd-join.1", "completions/bcd.bash", "completions/_bcd", "completions/bcd.fish", "CHANGELOG.md"} <= set(read)
     assert not [name for name in read if "better-compute" in name]
 
