@@ -32,10 +32,11 @@ def test_a_gateway_that_is_away_for_five_minutes_is_waited_for(machine, dev):
         return sum(sizes)
 
     before = memory()
-    time.sleep(AWAY - 20 - (time.monotonic() - began))
+    # Long before bcd ends: on a busy host the shell takes half a minute for its answer.
+    time.sleep(AWAY - 120 - (time.monotonic() - began))
     assert memory() <= before + 512
     # bcd's own patience is five minutes, by the guest's clock.
-    guest.wait_for("init: bcd ramdisk failed with exit code 1; it starts again in 1 s", 90)
+    guest.wait_for("init: bcd ramdisk failed with exit code 1; it starts again in 1 s", 210)
     # Asked again and again, less and less often; nobody's console is flooded, and nothing grows.
     said = guest.output()
     tries = re.findall(r'"event":"join\.failed".*"wait_ms":(\d+)', said)
